@@ -62,6 +62,24 @@ static __always_inline void call_begun_before(struct task_struct *task, struct t
 		__sync_fetch_and_add(&account->calls_begun_before, 1);
 }
 
+/* It was woken and has no CPU yet: what it slept is in the sums of the account that it comes from, and so is what it
+ * has waited since. */
+static __always_inline void woken_begin(struct task_struct *task, struct thread_state *st)
+{
+	u64 switches = task_switches(task);
+
+	if (!(st->out_kind & OUT_VALID) || task->on_cpu)
+		return;
+	st->out_run_delay = task->sched_info.run_delay;
+	st->out_clock = runqueue_clock(task);
+	st->out_ns = bpf_ktime_get_ns();
+	barrier();
+	*(volatile u32 *)&st->out_kind = st->out_kind & ~OUT_BLOCKED;
+	barrier();
+	if (task->on_cpu || task_switches(task) != switches)
+		st->out_kind = OUT_NONE;
+}
+
 /* The watch of a thread begins: what is it in the middle of? */
 static __noinline int asleep_begin(struct task_struct *task, struct thread_state *st, u32 flags)
 {
@@ -71,8 +89,12 @@ static __noinline int asleep_begin(struct task_struct *task, struct thread_state
 	int phase;
 	s32 nr;
 
-	if (!st || !task_sleeps(task))
+	if (!st)
 		return 0;
+	if (!task_sleeps(task)) {
+		woken_begin(task, st);
+		return 0;
+	}
 	switches = task_switches(task);
 	phase = call_phase(task, &nr);
 	now = bpf_ktime_get_ns();
@@ -205,7 +227,7 @@ static __noinline int away_look(struct task_struct *task, struct thread_state *s
 	__builtin_memcpy(now_is->comm, task->comm, DEBOX_COMM_LEN);
 	now_is->runq_ns = away;
 	if (kind & OUT_BLOCKED) {
-		now_is->flags |= DEBOX_AWAY_ASLEEP;
+		now_is->flags |= DEBOX_AWAY_ASLEEP | chain_rests(st) << DEBOX_AWAY_LINK_SHIFT;
 		now_is->runq_ns = woken_queued_ns(task, st, away);
 		now_is->blocked_ns = away - now_is->runq_ns;
 		now_is->asleep_ns = now_is->blocked_ns;

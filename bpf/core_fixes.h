@@ -106,6 +106,18 @@ static __always_inline u32 kernel_int(u64 address)
 #define KERNEL_WORD(type, address, member) kernel_word((u64)(address) + bpf_core_field_offset(type, member))
 #define KERNEL_INT(type, address, member) kernel_int((u64)(address) + bpf_core_field_offset(type, member))
 
+/*
+ * A file of overlayfs is mapped by the one below it. Up to 6.6 that has the program's path; from then on it has one in a
+ * mount of nobody's, and the program's beside it (struct path); 0: there is none. What is no such file has
+ * something else there: whoever asks looks at what it leads to.
+ */
+static __always_inline u64 file_user_path(u64 file)
+{
+	if (!bpf_core_type_exists(struct backing_file) || !bpf_core_field_exists(struct backing_file, user_path))
+		return 0;
+	return file + bpf_core_field_offset(struct backing_file, user_path);
+}
+
 /* 6.3: kernel_cap_t went from two u32 to one u64; 8 bytes both ways. */
 static __always_inline u64 cred_capabilities(u64 cred)
 {

@@ -383,14 +383,14 @@ static __always_inline void event_args(struct debox_event_call *event, struct ta
 	event->args[5] = regs->r9;
 }
 
-/* What the call works on. */
+/* What the call works on, or a sleep of it was about: object_now, or object_slept. */
 static __always_inline void event_object(struct debox_event_call *event, const struct thread_state *st,
-					 struct task_struct *task)
+					 struct task_struct *task, u32 now)
 {
-	struct thread_objects *objects = st->object_now ? bpf_task_storage_get(&thread_objects, task, 0, 0) : NULL;
+	struct thread_objects *objects = now ? bpf_task_storage_get(&thread_objects, task, 0, 0) : NULL;
 
 	if (objects)
-		event->object = object_memo_of(objects, st->object_now - 1)->object;
+		event->object = object_memo_of(objects, now - 1)->object;
 	else
 		__builtin_memset(&event->object, 0, sizeof(event->object));
 	event->object.flags |= st->object_flags;
@@ -466,7 +466,7 @@ VERIFIED_ONCE int event_send(struct thread_state *st, struct debox_details *deta
 		else
 			__builtin_memset(&event->sleeps[i], 0, sizeof(event->sleeps[i]));
 	}
-	event_object(event, st, task);
+	event_object(event, st, task, st->object_now);
 	__sync_fetch_and_add(&details->events_sent, 1);
 	bpf_ringbuf_submit(event, 0);
 	return 0;
@@ -521,13 +521,16 @@ VERIFIED_ONCE u32 sleep_wanted(struct thread_state *st, const struct off_cpu *of
 }
 
 /* `task` has slept in call `key`. */
-static __noinline int sleep_judge(struct task_struct *task, struct thread_state *st, const struct off_cpu *off, u32 key)
+static __noinline int sleep_judge(struct task_struct *task, struct thread_state *st, const struct off_cpu *off, u32 key,
+				  u32 rests)
 {
 	struct debox_account_control *control;
 	struct debox_event_call *event;
 	struct debox_details *details;
 	struct finished *call;
-	u32 account, compat;
+	u32 account, compat, flags;
+	u64 threshold;
+	bool slow;
 
 	if (!st || !off)
 		return 0;
@@ -537,15 +540,22 @@ static __noinline int sleep_judge(struct task_struct *task, struct thread_state 
 	call = finished_here();
 	if (!control || !details || !call)
 		return 0;
-	if (!(control->flags & DEBOX_DETAIL_SLEEPS) || !control->conditions)
+	flags = control->flags;
+	if (!(flags & DEBOX_DETAIL_SLEEPS))
+		return 0;
+	threshold = flags & DEBOX_DETAIL_EVENTS ? control->slow_ns[key & (DEBOX_NR_SLOTS - 1)] : 0;
+	/* Who has nothing to do is not slow. */
+	slow = !rests && threshold && off->blocked_ns + off->runq_ns >= threshold;
+	if (!slow && !control->conditions)
 		return 0;
 	call->field[DEBOX_FIELD_PID] = tgid_of(task);
 	call->field[DEBOX_FIELD_TID] = pid_of(task);
 	__builtin_memcpy(call->comm, task->comm, DEBOX_COMM_LEN);
-	if (!sleep_wanted(st, off, key))
+	if (!sleep_wanted(st, off, key) && !slow)
 		return 0;
 	compat = task_in_compat_call(task);
-	event = event_begin(account, details, call, DEBOX_EVENT_SLEEP | (compat ? DEBOX_EVENT_COMPAT32 : 0));
+	event = event_begin(account, details, call,
+			    DEBOX_EVENT_SLEEP | (slow ? DEBOX_EVENT_SLOW : 0) | (compat ? DEBOX_EVENT_COMPAT32 : 0));
 	if (!event)
 		return 0;
 	event_args(event, task, compat);
@@ -570,7 +580,7 @@ static __noinline int sleep_judge(struct task_struct *task, struct thread_state 
 	sleep_keep(st, off, held_stack_of(st, details), &event->sleeps[0]);
 	for (u32 i = 1; i < DEBOX_EVENT_SLEEPS_MAX; i++)
 		__builtin_memset(&event->sleeps[i], 0, sizeof(event->sleeps[i]));
-	event_object(event, st, task);
+	event_object(event, st, task, st->object_slept);
 	__sync_fetch_and_add(&details->events_sent, 1);
 	bpf_ringbuf_submit(event, 0);
 	return 0;

@@ -219,6 +219,7 @@ struct task_struct {
 	struct task_struct *parent; /* its tracer, if it has one */
 	struct pid *thread_pid;
 	struct css_set *cgroups;
+	struct nsproxy *nsproxy;
 	struct rt_mutex_waiter *pi_blocked_on;
 };
 
@@ -272,6 +273,11 @@ struct wait_queue_entry {
 };
 struct wait_queue_head {
 	struct list_head head;
+};
+struct folio;
+struct wait_page_queue {
+	struct folio *folio;
+	struct wait_queue_entry wait;
 };
 struct percpu_rw_semaphore {
 	struct wait_queue_head waiters;
@@ -335,9 +341,26 @@ struct file_lock_context {
 	struct list_head flc_posix;
 	struct list_head flc_lease;
 };
+struct rb_node {
+	struct rb_node *rb_left;
+};
+struct rb_root {
+	struct rb_node *rb_node;
+};
+struct rb_root_cached {
+	struct rb_root rb_root;
+};
+struct address_space {
+	struct inode *host;
+	struct rb_root_cached i_mmap;
+};
+struct folio {
+	struct address_space *mapping;
+};
 struct inode {
 	unsigned short i_mode;
 	u32 i_rdev;
+	struct address_space *i_mapping;
 	unsigned long i_ino;
 	struct super_block *i_sb;
 	struct file_lock_context *i_flctx;
@@ -359,10 +382,15 @@ struct dentry {
 struct vfsmount {
 	struct dentry *mnt_root;
 };
+struct mnt_namespace;
 struct mount {
 	struct mount *mnt_parent;
 	struct dentry *mnt_mountpoint;
 	struct vfsmount mnt;
+	struct mnt_namespace *mnt_ns;
+};
+struct nsproxy {
+	struct mnt_namespace *mnt_ns;
 };
 /* Read whole, like qstr. */
 struct path {
@@ -372,9 +400,13 @@ struct path {
 struct file {
 	struct path f_path;
 	struct inode *f_inode;
+	struct address_space *f_mapping;
 	const void *f_op;
 	unsigned int f_flags;
 	void *private_data;
+};
+struct backing_file {
+	struct path user_path;
 };
 struct fdtable {
 	unsigned int max_fds;
@@ -435,7 +467,11 @@ struct vm_area_struct {
 	unsigned long vm_end;
 	unsigned long vm_pgoff;
 	unsigned long vm_flags;
+	struct mm_struct *vm_mm;
 	struct file *vm_file;
+	struct {
+		struct rb_node rb;
+	} shared;
 };
 
 struct seq_file;

@@ -26,6 +26,7 @@
 #define DEBOX_OBJECT_H
 
 #include "path.h"
+#include "queue.h"
 #include "row.h"
 #include "state.h"
 #include "trust.h"
@@ -280,9 +281,9 @@ VERIFIED_ONCE int object_file(struct thread_state *st, struct object_memo *memo,
 	if (!st || !memo || !path)
 		return 0;
 	o = &memo->object;
-	inode = (struct inode *)memo->inode;
-	dentry = (struct dentry *)memo->dentry;
-	o->ino = memo->number;
+	inode = (struct inode *)memo->place.inode;
+	dentry = (struct dentry *)memo->place.dentry;
+	o->ino = memo->place.number;
 	mode = BPF_CORE_READ(inode, i_mode) & S_IFMT;
 	o->dev = BPF_CORE_READ(inode, i_sb, s_dev);
 	magic = BPF_CORE_READ(inode, i_sb, s_magic);
@@ -292,7 +293,7 @@ VERIFIED_ONCE int object_file(struct thread_state *st, struct object_memo *memo,
 			socket_asked(o, address);
 		/* Whom this call named is not the next one's. */
 		if (address)
-			memo->inode = 0;
+			memo->place.inode = 0;
 		return 0;
 	}
 	if (mode == S_IFIFO && magic == PIPEFS_MAGIC) {
@@ -304,9 +305,9 @@ VERIFIED_ONCE int object_file(struct thread_state *st, struct object_memo *memo,
 		o->type = DEBOX_OBJECT_ANON;
 		return 0;
 	}
-	mnt = (struct vfsmount *)memo->mnt;
+	mnt = (struct vfsmount *)memo->place.mnt;
 	root = (u64)BPF_CORE_READ(mnt, mnt_root);
-	if (memo->parent == memo->dentry && memo->dentry != root) {
+	if (memo->place.parent == memo->place.dentry && memo->place.dentry != root) {
 		o->type = magic == ANON_INODE_FS_MAGIC ? DEBOX_OBJECT_ANON : DEBOX_OBJECT_PSEUDO;
 		bpf_core_read(&name, sizeof(name), &dentry->d_name);
 		if (bpf_probe_read_kernel_str(o->text, sizeof(o->text), name.name) < 0)
@@ -334,9 +335,9 @@ VERIFIED_ONCE int object_file(struct thread_state *st, struct object_memo *memo,
 	default:
 		o->type = DEBOX_OBJECT_OTHER;
 	}
-	if (!memo->hashed && memo->parent != memo->dentry)
+	if (!memo->place.hashed && memo->place.parent != memo->place.dentry)
 		o->flags |= DEBOX_OBJECT_DELETED;
-	path_write(path, file);
+	path_write(path, memo->place.mnt, memo->place.dentry);
 	path_copy(o->text, path);
 	if (!path->whole)
 		o->flags |= DEBOX_OBJECT_CUT;
@@ -356,24 +357,56 @@ static __always_inline struct object_memo *object_memo_of(struct thread_objects 
 	return &objects->memo[i & (OBJECT_MEMOS - 1)];
 }
 
-/* The memo of a descriptor, or of a futex by its address; else that of the object
+static __always_inline void object_memo_empty(struct object_memo *memo)
+{
+	__builtin_memset(memo, 0, sizeof(*memo));
+	memo->object.fd = -1;
+}
+
+/* The memo of a descriptor, of a futex by its address, or of a file that is mapped; else that of the object
  * which was put in longest ago, emptied. */
-static __always_inline u32 object_memo_find(struct thread_objects *objects, s32 fd, u64 futex)
+static __always_inline u32 object_memo_find(struct thread_objects *objects, s32 fd, u64 futex, u64 mapped)
 {
 	struct object_memo *memo;
 	u32 i;
 
 	for (i = 0; i < OBJECT_MEMOS; i++) {
 		memo = &objects->memo[i];
-		if (fd >= 0 ? memo->inode && memo->object.fd == fd :
+		if (fd >= 0 ? memo->place.inode && memo->object.fd == fd :
+		    mapped  ? memo->place.inode == mapped && memo->object.fd == -1 :
 			      futex && memo->object.type == DEBOX_OBJECT_FUTEX && memo->object.ino == futex)
 			return i;
 	}
 	i = objects->next++ & (OBJECT_MEMOS - 1);
 	memo = &objects->memo[i];
-	__builtin_memset(memo, 0, sizeof(*memo));
-	memo->object.fd = -1;
+	object_memo_empty(memo);
 	return i;
+}
+
+/* Who may see what differs by who watches. */
+static __always_inline u32 object_watcher(const struct thread_state *st)
+{
+	return st->flags & WATCH_CHECKED ? account_watcher(st)->uid + 1 : 0;
+}
+
+static __always_inline void object_place_read(struct object_place *place, const struct thread_state *st, u64 mnt,
+					      u64 dentry, u64 inode)
+{
+	place->inode = inode;
+	place->dentry = dentry;
+	place->mnt = mnt;
+	place->parent = KERNEL_WORD(struct dentry, dentry, d_parent);
+	place->number = KERNEL_WORD(struct inode, inode, i_ino);
+	place->hash_len = KERNEL_WORD(struct dentry, dentry, d_name.hash_len);
+	place->hashed = KERNEL_WORD(struct dentry, dentry, d_hash.pprev) != 0;
+	place->watcher = object_watcher(st);
+}
+
+static __always_inline bool object_place_is(const struct object_place *place, const struct object_place *other)
+{
+	return place->inode == other->inode && place->dentry == other->dentry && place->mnt == other->mnt &&
+	       place->parent == other->parent && place->number == other->number &&
+	       place->hash_len == other->hash_len && place->hashed == other->hashed && place->watcher == other->watcher;
 }
 
 /* What the descriptor stands for now, into the thread's memo, unless it is there. */
@@ -382,8 +415,9 @@ static __always_inline int object_of_descriptor(struct thread_state *st, struct 
 	struct task_struct *task = bpf_get_current_task_btf();
 	const struct files_struct *files;
 	const struct fdtable *table;
+	struct object_place place;
 	struct object_memo *memo;
-	u64 slot, file, inode, number, mnt, dentry, parent, hash_len, hashed;
+	u64 slot, file;
 	u32 i, operations;
 
 	files = task_read(task)->files;
@@ -394,7 +428,8 @@ static __always_inline int object_of_descriptor(struct thread_state *st, struct 
 	file = kernel_word(slot);
 	if (!file)
 		return 0;
-	if (files->count.counter > 1) {
+	/* Where the begins of calls are not seen it is not known what came after them. */
+	if (files->count.counter > 1 && st->flags & (WATCH_BOUNDARY | WATCH_SPLICED)) {
 		u64 now = bpf_ktime_get_ns();
 
 		const struct splice_done *done = splice_done_here();
@@ -405,33 +440,20 @@ static __always_inline int object_of_descriptor(struct thread_state *st, struct 
 		    removed_since(removed_place(task->tgid, NONE), task->pid, st->call.enter_ns, now))
 			return DEBOX_OBJECT_UNSURE;
 	}
-	mnt = KERNEL_WORD(struct file, file, f_path.mnt);
-	dentry = KERNEL_WORD(struct file, file, f_path.dentry);
-	inode = KERNEL_WORD(struct file, file, f_inode);
-	number = KERNEL_WORD(struct inode, inode, i_ino);
-	parent = KERNEL_WORD(struct dentry, dentry, d_parent);
-	hashed = KERNEL_WORD(struct dentry, dentry, d_hash.pprev) != 0;
-	hash_len = KERNEL_WORD(struct dentry, dentry, d_name.hash_len);
+	object_place_read(&place, st, KERNEL_WORD(struct file, file, f_path.mnt),
+			  KERNEL_WORD(struct file, file, f_path.dentry), KERNEL_WORD(struct file, file, f_inode));
 	/* Eventfds, inotify and their like share one inode, their names may be as
 	 * long, and the memory of a closed one's name is used for the next. */
 	operations = (u32)KERNEL_WORD(struct file, file, f_op);
-	i = object_memo_find(objects, fd, 0);
+	i = object_memo_find(objects, fd, 0, 0);
 	memo = object_memo_of(objects, i);
-	if (memo->inode == inode && memo->number == number && memo->dentry == dentry &&
-	    memo->parent == parent && memo->hash_len == hash_len && memo->mnt == mnt &&
-	    memo->hashed == hashed && memo->operations == operations &&
+	if (object_place_is(&memo->place, &place) && memo->operations == operations &&
 	    (!memo->check || (!address && memo->check == socket_check(file)))) {
 		object_is(st, memo, i);
 		return 0;
 	}
 	__builtin_memset(memo, 0, sizeof(*memo));
-	memo->inode = inode;
-	memo->number = number;
-	memo->dentry = dentry;
-	memo->parent = parent;
-	memo->hash_len = hash_len;
-	memo->mnt = mnt;
-	memo->hashed = hashed;
+	memo->place = place;
 	memo->operations = operations;
 	memo->object.fd = fd;
 	memo->object.pid = tgid_of(task);
@@ -439,8 +461,7 @@ static __always_inline int object_of_descriptor(struct thread_state *st, struct 
 	/* All of it was read while it was this descriptor's: nothing of another file, or
 	 * of what came to lie in its memory, is in it. */
 	if (kernel_word(slot) != file) {
-		__builtin_memset(memo, 0, sizeof(*memo));
-		memo->object.fd = -1;
+		object_memo_empty(memo);
 		return 0;
 	}
 	object_is(st, memo, i);
@@ -494,8 +515,9 @@ VERIFIED_ONCE int object_take(struct thread_state *st, u32 key, u32 compat)
 		return object_of_descriptor(st, objects, (u32)value,
 					    address ? argument_here(st, task, compat, address - 1) : 0);
 	}
-	i = object_memo_find(objects, -1, by == OBJECT_BY_FUTEX ? value : 0);
+	i = object_memo_find(objects, -1, by == OBJECT_BY_FUTEX ? value : 0, 0);
 	memo = object_memo_of(objects, i);
+	memo->place.watcher = object_watcher(st);
 	if (by == OBJECT_BY_FUTEX) {
 		/* The process is the thread's own, always. */
 		memo->object.type = DEBOX_OBJECT_FUTEX;
@@ -513,14 +535,20 @@ VERIFIED_ONCE int object_take(struct thread_state *st, u32 key, u32 compat)
 	return 0;
 }
 
-/* The thread leaves the CPU in a call: the first time, its object is taken. */
-static __always_inline void object_leave(struct thread_state *st, u32 key, u32 compat, bool running)
+/* The thread leaves the CPU in a call: the first time, its object is taken; where the begins of calls are not seen, at
+ * each sleep, which may be another call's. */
+static __always_inline void object_leave(struct thread_state *st, u32 key, u32 compat, bool running, bool blocks)
 {
-	if (!st->call.in_call || st->object_seq == st->call.seq)
+	bool seen = st->flags & (WATCH_BOUNDARY | WATCH_SPLICED);
+
+	if (seen ? !st->call.in_call : !blocks)
 		return;
-	st->object_seq = st->call.seq;
-	st->object_now = 0;
-	st->object_flags = running ? object_take(st, key, compat) : 0;
+	if (!seen || st->object_seq != st->call.seq) {
+		st->object_seq = seen ? st->call.seq : OBJECT_SEQ_NONE;
+		st->object_now = 0;
+		st->object_flags = running ? object_take(st, key, compat) : 0;
+	}
+	st->object_slept = st->object_now;
 }
 
 /* A call worth an event ends now. If it never left the CPU, its object is taken
@@ -533,6 +561,96 @@ static __always_inline void object_late(struct thread_state *st, u32 key, u32 co
 	st->object_flags = object_take(st, key, compat);
 	if (st->object_now)
 		st->object_flags |= DEBOX_OBJECT_LATE;
+}
+
+/* ---- a page of a file that is mapped */
+
+/* Whether it is a path of the running thread's mount namespace. */
+static __always_inline bool fault_path_is_here(u64 path, const struct task_struct *task)
+{
+	u64 mount = KERNEL_WORD(struct path, path, mnt) - bpf_core_field_offset(struct mount, mnt);
+
+	return KERNEL_WORD(struct mount, mount, mnt_ns) == (u64)task->nsproxy->mnt_ns;
+}
+
+/*
+ * The path (struct path) of the file whose page the running thread waits for: the node of its wait (queue.h) lies behind the
+ * page's address, in struct wait_page_queue. Of those that have the file mapped, the first in the tree has it by
+ * some path: one of this thread's own mount namespace is told. A file that nobody has mapped is the call's, by its
+ * argument.
+ */
+VERIFIED_ONCE u64 fault_path(struct thread_state *st)
+{
+	const struct task_struct *task = task_read(bpf_get_current_task_btf());
+	u64 wait, folio, space, node, area, file, path;
+
+	if (!st || st->queue.kind != QUEUE_WAIT || !st->queue.own || !bpf_core_type_exists(struct wait_page_queue) ||
+	    !bpf_core_field_exists(struct folio, mapping))
+		return 0;
+	wait = st->queue.own - bpf_core_field_offset(struct wait_page_queue, wait.entry);
+	folio = KERNEL_WORD(struct wait_page_queue, wait, folio);
+	if (folio < KERNEL_HALF || folio & 7)
+		return 0;
+	/* What is no page of a file's is not answered for by an inode. */
+	space = KERNEL_WORD(struct folio, folio, mapping);
+	if (space < KERNEL_HALF || space & 7 ||
+	    KERNEL_WORD(struct inode, KERNEL_WORD(struct address_space, space, host), i_mapping) != space)
+		return 0;
+	node = KERNEL_WORD(struct address_space, space, i_mmap.rb_root.rb_node);
+	if (!node)
+		return 0;
+	area = node - bpf_core_field_offset(struct vm_area_struct, shared.rb);
+	/* Calls like sync(2) wait for pages of everybody's. */
+	if (st->flags & WATCH_CHECKED && st->out_key >= 0 && KERNEL_WORD(struct vm_area_struct, area, vm_mm) != (u64)task->mm)
+		return 0;
+	file = KERNEL_WORD(struct vm_area_struct, area, vm_file);
+	if (KERNEL_WORD(struct file, file, f_mapping) != space)
+		return 0;
+	path = file + bpf_core_field_offset(struct file, f_path);
+	if (fault_path_is_here(path, task))
+		return path;
+	path = file_user_path(file);
+	return path && fault_path_is_here(path, task) ? path : 0;
+}
+
+/* The thread waits for a page: outside of calls, or in one that touches memory and works on something else. */
+VERIFIED_ONCE int object_of_fault(struct thread_state *st)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct thread_objects *objects;
+	struct object_place place;
+	struct object_memo *memo;
+	u64 path;
+	u32 i;
+
+	if (!st)
+		return 0;
+	path = fault_path(st);
+	objects = path ? bpf_task_storage_get(&thread_objects, task, 0, 0) : NULL;
+	if (!objects)
+		return 0;
+	object_place_read(&place, st, KERNEL_WORD(struct path, path, mnt), KERNEL_WORD(struct path, path, dentry),
+			  KERNEL_WORD(struct dentry, KERNEL_WORD(struct path, path, dentry), d_inode));
+	if (!place.inode)
+		return 0;
+	/* The call's own stays. */
+	if ((objects->next & (OBJECT_MEMOS - 1)) + 1 == st->object_now)
+		objects->next++;
+	i = object_memo_find(objects, -1, 0, place.inode);
+	memo = object_memo_of(objects, i);
+	if (!object_place_is(&memo->place, &place)) {
+		object_memo_empty(memo);
+		memo->place = place;
+		object_file(st, memo, 0, 0);
+		/* From 6.7 on a file's memory is another one's as soon as it is closed. */
+		if (fault_path(st) != path || KERNEL_WORD(struct path, path, mnt) != place.mnt ||
+		    KERNEL_WORD(struct path, path, dentry) != place.dentry) {
+			object_memo_empty(memo);
+			return 0;
+		}
+	}
+	st->object_slept = 1 + i;
+	return 0;
 }
 
 /* ---- sums */
@@ -681,6 +799,18 @@ VERIFIED_ONCE int object_row_add(struct debox_objects *objects, u32 nr_key, u32 
 	return 0;
 }
 
+/* The number of a memo's object in this account. */
+VERIFIED_ONCE u32 object_memo_id(struct debox_objects *objects, struct object_memo *memo)
+{
+	if (!objects || !memo)
+		return 0;
+	if (!memo->id || memo->serial != objects->serial) {
+		memo->id = object_intern(objects, &memo->object);
+		memo->serial = objects->serial;
+	}
+	return memo->id;
+}
+
 /* A sleep of `task` has ended, in call `key`, or outside of calls. */
 static __noinline int object_sleep_add(struct task_struct *task, struct thread_state *st, u32 key, u64 ns)
 {
@@ -694,16 +824,18 @@ static __noinline int object_sleep_add(struct task_struct *task, struct thread_s
 	objects = objects_of(st->account);
 	if (!objects)
 		return 0;
-	if (key != DEBOX_NR_OUTSIDE && st->object_now) {
-		if (!st->object_id || st->object_serial != objects->serial) {
-			own = bpf_task_storage_get(&thread_objects, task, 0, 0);
-			if (own) {
-				memo = object_memo_of(own, st->object_now - 1);
-				st->object_id = memo->id = object_intern(objects, &memo->object);
-				st->object_serial = memo->serial = objects->serial;
-			}
+	/* The call's own has its number at hand. */
+	if (st->object_slept == st->object_now && st->object_id && st->object_serial == objects->serial) {
+		id = st->object_slept ? st->object_id : 0;
+	} else if (st->object_slept) {
+		own = bpf_task_storage_get(&thread_objects, task, 0, 0);
+		memo = own ? object_memo_of(own, st->object_slept - 1) : NULL;
+		if (memo && memo->place.watcher == object_watcher(st))
+			id = object_memo_id(objects, memo);
+		if (st->object_slept == st->object_now) {
+			st->object_id = id;
+			st->object_serial = objects->serial;
 		}
-		id = st->object_id;
 	}
 	return object_row_add(objects, key, id, ns);
 }

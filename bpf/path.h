@@ -106,15 +106,13 @@ static long path_part(u32 i, void *which)
 }
 
 /* Leaves the path in w->text, from w->at to DEBOX_PATH_LEN - 1. */
-static __always_inline void path_write(struct path_walk *w, u64 file)
+static __always_inline void path_write(struct path_walk *w, u64 mnt, u64 dentry)
 {
-	struct path path = {};
 	u32 which = w->which;
 
-	bpf_core_read(&path, sizeof(path), &((struct file *)file)->f_path);
-	w->dentry = (u64)path.dentry;
-	w->mnt = (u64)path.mnt;
-	w->root = (u64)BPF_CORE_READ(path.mnt, mnt_root);
+	w->dentry = dentry;
+	w->mnt = mnt;
+	w->root = (u64)BPF_CORE_READ((struct vfsmount *)mnt, mnt_root);
 	w->at = DEBOX_PATH_LEN - 1;
 	w->whole = 0;
 	w->text[DEBOX_PATH_LEN - 1] = 0;

@@ -113,7 +113,7 @@ static __noinline int away_add(struct task_struct *task, struct thread_state *st
 {
 	struct critical *path = NULL;
 	struct off_cpu off = {};
-	u32 kind, seen, key;
+	u32 kind, seen, key, rests;
 
 	if (!st)
 		return 0;
@@ -141,6 +141,7 @@ static __noinline int away_add(struct task_struct *task, struct thread_state *st
 	}
 	critical_back(path, st, st->out_ns + away);
 	st->parts.used = 0;
+	rests = st->rest.resting == REST_YES;
 	if (kind & OUT_BLOCKED)
 		activity_wait_add(st, off.blocked_ns);
 	if (off.runq_ns)
@@ -155,7 +156,7 @@ static __noinline int away_add(struct task_struct *task, struct thread_state *st
 		object_sleep_add(task, st, key, off.blocked_ns);
 	/* Where the ends of calls are seen a call is judged then, and not its sleeps. */
 	if (kind & OUT_BLOCKED && kind & OUT_IN_CALL && seen & WATCH_DETAILS && !(seen & (WATCH_BOUNDARY | WATCH_SPLICED)))
-		sleep_judge(task, st, &off, key);
+		sleep_judge(task, st, &off, key, rests);
 	return 0;
 }
 
@@ -270,11 +271,15 @@ static __noinline int switch_out(void *ctx, struct task_struct *prev, struct thr
 	} else if (phase == CALL_RUNNING) {
 		kind |= OUT_IN_CALL;
 	}
+	st->object_slept = 0;
 	/* What the runtime calls within a spliced call is not what that is about. */
 	if (st->flags & WATCH_DETAILS && phase != CALL_OUTSIDE &&
 	    (!(st->flags & WATCH_SPLICED) || st->call.nr == nr))
 		object_leave(st, nr_key(nr, task_in_compat_call(prev)), task_in_compat_call(prev),
-			     phase == CALL_RUNNING);
+			     phase == CALL_RUNNING, blocks);
+	/* Who waits for a page stands in a queue of the kernel's image. */
+	if (blocks && st->flags & WATCH_DETAILS && !st->lock && st->queue.many)
+		object_of_fault(st);
 	if (st->flags & WATCH_SLOT)
 		record_away(st, nr);
 	st->out_run_delay = prev->sched_info.run_delay;

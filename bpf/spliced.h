@@ -379,7 +379,7 @@ static __always_inline void spliced_look_here(struct thread_state *st, u32 ended
 			call->seq = 0;
 			/* Nothing of it is noted yet, nor of another one with that number. */
 			st->detail_seq = ~0ull;
-			st->object_seq = ~0ull;
+			st->object_seq = OBJECT_SEQ_NONE;
 		}
 		return;
 	}

@@ -250,7 +250,7 @@ struct splice_done {
 #define SPLICE_DONE 360
 #define SPLICE_ENTER 48
 /* All of the runtime lies as near to that (splice/build.mk). */
-#define SPLICE_RUNTIME_BYTES 20480ull
+#define SPLICE_RUNTIME_BYTES 24576ull
 /* A thread's call that a handler has interrupted, which may make calls of its own: what is known of it. */
 struct outer_call {
 	u64 seq;
@@ -378,14 +378,19 @@ struct file_lock_wait {
 };
 
 /* What calls of a thread worked on last, and what each is recognised by; see object.h. */
-struct object_memo {
+/* What tells a file from another, and from itself with another name. */
+struct object_place {
 	u64 inode; /* their addresses */
 	u64 dentry;
 	u64 parent;
 	u64 mnt;
 	u64 number;
 	u64 hash_len;
-	u64 hashed;
+	u32 hashed;
+	u32 watcher; /* for whom it was read, see object_watcher() */
+};
+struct object_memo {
+	struct object_place place;
 	u64 check;      /* of sockets */
 	u64 serial;     /* of the account in which it has this number */
 	u32 id;         /* 0: none yet */
@@ -471,11 +476,12 @@ struct thread_state {
 	struct rest rest;
 
 	/* objects; see object.h */
-	u64 object_seq;    /* the call whose object was taken last */
+	u64 object_seq;    /* the call whose object was taken last, or OBJECT_SEQ_NONE */
 	u32 object_now;    /* 1 + number of the memo that is of this call; 0: none */
 	u32 object_flags;  /* more of it, of this call only */
 	u64 object_serial; /* the account in which it has this number */
 	u32 object_id;     /* 0: none yet */
+	u32 object_slept;  /* as object_now, of the last sleep: of the call, or a file that a page is of */
 
 	/* boundary capture; see struct cpu_hot for who holds the truth. Or as of the last
 	 * spliced_look(). */
@@ -493,6 +499,9 @@ struct thread_state {
 	u64 sleeps_dropped_ns;
 	struct debox_event_sleep sleeps[DEBOX_EVENT_SLEEPS_MAX];
 };
+
+/* Of no call. */
+#define OBJECT_SEQ_NONE (~0ull)
 
 /*
  * What boundary capture needs of the thread that runs on a CPU, without a

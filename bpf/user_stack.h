@@ -295,7 +295,8 @@ static __noinline u32 file_index(struct walk *w, const struct vma_answer *answer
 	if (index >= DEBOX_USER_FILES_MAX)
 		return 0;
 	file = &details->files[index];
-	path_write(path, answer->file);
+	path_write(path, KERNEL_WORD(struct file, answer->file, f_path.mnt),
+		   KERNEL_WORD(struct file, answer->file, f_path.dentry));
 	file->ino = answer->ino;
 	file->dev = answer->dev;
 	file->pid = w->pid;
@@ -333,7 +334,8 @@ static __noinline int table_request(struct walk *w, const struct vma_answer *ans
 	request->address = address;
 	request->pid = w->pid;
 	request->reserved = 0;
-	path_write(path, answer->file);
+	path_write(path, KERNEL_WORD(struct file, answer->file, f_path.mnt),
+		   KERNEL_WORD(struct file, answer->file, f_path.dentry));
 	__builtin_memset(request->path, 0, sizeof(request->path));
 	path_copy(request->path, path);
 	bpf_ringbuf_submit(request, 0);

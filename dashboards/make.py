@@ -144,7 +144,7 @@ def overview():
     board = Board(OVERVIEW, "All hosts: who loses time, and by what. A click on a host leads to it.", "host")
     host = to(HOST_BOARD, "This host", "host=${__field.labels.instance}")
     row = to(HOST_BOARD, "This host", "host=${__data.fields.instance}")
-    board.stat("Hosts that are watched", 4, f"count(debox_build_info{{{HOST}}})", unit="none", legend="")
+    board.stat("Hosts that are watched", 4, f"count(count by (instance) (debox_build_info{{{HOST}}}))", unit="none", legend="")
     board.stat("Lost asleep, in each second", 5, f'sum(rate(debox_blocked_seconds_total{{{HOST},class="loss"}}[$__rate_interval]))', legend="")
     board.stat("Waiting for a CPU, in each second", 5, f'sum(rate(debox_thread_seconds_total{{{HOST},state="run_queue"}}[$__rate_interval]))', legend="")
     board.stat("Throttled, in each second", 5, f"sum(rate(debox_cpu_throttled_seconds_total{{{HOST}}}[$__rate_interval]))", legend="")
@@ -203,14 +203,22 @@ def unit():
     board.table("Programs in the time that is shown", 12, rate("debox_thread_seconds_total", PROGRAM, "program, state", RANGE), "In each second", high=8)
     board.series("Losses, by what was waited for", 12, ("topk(10, " + rate("debox_unit_blocked_seconds_total", f'{UNIT},class="loss"', "label") + ")", "{{label}}"), about="Of the unit; all its programs.")
     board.table("Waits in the time that is shown, by label", 12, "topk(30, " + rate("debox_unit_blocked_seconds_total", f'{UNIT},class!="idle"', "unit, label, class", RANGE) + ")", "In each second", high=8)
-    board.text("In which calls, behind whom, and where does it end?", 24, "Calls and roots are told of the whole host: **[root causes](/d/" + ROOT_BOARD + "?${datasource:queryparam}&${host:queryparam}&${__url_time_range})**. "
+    board.series("What losses end in", 12, (rate("debox_unit_wait_root_seconds_total", f'{UNIT},class="loss"', "root"), "{{root}}"), stacked=True, links=[to(ROOT_BOARD, "Root causes", "host", "unit")],
+                 about="Followed through who was waited for. Of the unit; all its programs. Told as periods end.")  # fmt: skip
+    board.table("What waits end in in the time that is shown", 12, "topk(30, " + rate("debox_unit_wait_root_seconds_total", f'{UNIT},class!="idle"', "unit, root, class", RANGE) + ")", "In each second", high=8,
+                links=[to(ROOT_BOARD, "Root causes", "host", "unit=${__data.fields.unit}")])  # fmt: skip
+    board.text("In which calls, behind whom, and where does it end?", 24, "Where it ends is told of the unit, calls of the whole host: **[root causes](/d/" + ROOT_BOARD + "?${datasource:queryparam}&${host:queryparam}&${unit:queryparam}&${__url_time_range})**. "
                "Of this unit alone, on the host: `debox top --unit NAME` (live), `debox why --unit NAME` (who keeps whom waiting, now), "
                "`debox attach --unit NAME -d 30s -o unit.debox` (a recording), or `debox serve --unit NAME`.")  # fmt: skip
     return board
 
 
 def root_cause():
-    board = Board(ROOT_BOARD, "What waiting ends in, and on what, in which call, threads of a host sleep.", "host")
+    board = Board(ROOT_BOARD, "What waiting ends in, of units and of a whole host; and on what, in which call, its threads sleep.", "host", "unit")
+    row = to(UNIT_BOARD, "This unit", "host", "unit=${__data.fields.unit}")
+    board.series("What losses of the units end in", 12, (rate("debox_unit_wait_root_seconds_total", f'{UNIT},class="loss"', "root"), "{{root}}"), stacked=True,
+                 about="Of the units that are chosen, followed through who was waited for. Told as periods end; all other panels below are of the whole host.")  # fmt: skip
+    board.table("Losses in the time that is shown, by unit and what they end in", 12, "topk(30, " + rate("debox_unit_wait_root_seconds_total", f'{UNIT},class="loss"', "unit, root", RANGE) + ")", "In each second", high=8, links=[row])
     board.series("What waiting ends in", 12, (rate("debox_wait_root_seconds_total", HOST, "root"), "{{root}}"), stacked=True,
                  about="All sleeps in system calls, followed through who was waited for; with timers and what is not known.")  # fmt: skip
     board.series("Asleep, by whether it is a loss", 12, (rate("debox_blocked_seconds_total", HOST, "class"), "{{class}}"), stacked=True)

@@ -245,6 +245,10 @@ static void spliced_fill(struct debox_thread *t, const struct debox_spliced_call
 		o->cpu_ns = 0;
 		o->valid &= ~(DEBOX_VALID_WALL | DEBOX_VALID_CPU);
 	} else {
+		/* Off the CPU in the trampoline, between its stamps: beside the call, as in debox_record_fill_(). What a
+		 * handler was is in no part of this span. */
+		if (!last->interrupted && o->outside_ns <= o->wall_ns)
+			o->wall_ns -= o->outside_ns;
 		conserve(o);
 	}
 	/* What the handlers' calls were off the CPU is in their own records. */

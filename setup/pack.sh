@@ -5,7 +5,7 @@
 #   setup/pack.sh [deb]     (by `make packages`; docs/packages.md says what is in each)
 #
 # Into target/packages/ (PACKAGES): Debian packages, split by setup/debian/*.install from
-# what setup/install.sh installs (what is in none of them is an error); RPM packages of the
+# what setup/install.sh installs (what is in none of them is an error) and /etc/debox/agent.toml; RPM packages of the
 # same, split by setup/debox.spec; what the packages debox and debox-agent have as a tarball,
 # but for the programs, which are those of `make static`; and the agent as an image for
 # containers (setup/image.py). With `deb` the Debian packages only.

@@ -22,4 +22,4 @@ $(C_OBJ)/splice/runtime.elf: $(TOP)/splice/runtime.c $(TOP)/splice/call_site.h $
 $(OUT)/debox-splice.bin: $(C_OBJ)/splice/runtime.elf
 	objcopy -O binary --only-section=.text $< $@
 	@# SPLICE_RUNTIME_BYTES of bpf/state.h
-	@test $$(stat -c %s $@) -le 20480
+	@test $$(stat -c %s $@) -le 24576

@@ -24,7 +24,7 @@
 #include <linux/prctl.h>
 #include <linux/sched.h>
 #include <linux/seccomp.h>
-#include <linux/time_types.h>
+#include <linux/time.h>
 
 #include "../libdebox/sys.h"
 
@@ -35,6 +35,7 @@
 #define ERRNO_ESRCH 3
 #define ERRNO_ENOEXEC 8
 #define ERRNO_ENOMEM 12
+#define ERRNO_EACCES 13
 #define ERRNO_ETIMEDOUT 110
 #define NEAR (1u << 20) /* of the same stack: no handler's frame is so far from what it interrupted */
 
@@ -391,6 +392,32 @@ static long of_its_own(uint64_t bytes)
 			MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 }
 
+/* A part of a run's file. */
+static long shared(long fd, uint64_t bytes, uint64_t offset)
+{
+	return sys_call(SYS_mmap, 0, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, offset);
+}
+
+static int sent(struct splice_area *area, uint32_t kind, uint32_t file, uint32_t of, int *answered);
+static int watcher_unseen(const struct splice_run *run);
+
+/* The run's file by its name, which elsewhere (chroot) may be anybody's. */
+static long run_open(const char *path)
+{
+	const long fd = sys_call(SYS_openat, AT_FDCWD, path, O_RDWR | O_CLOEXEC, 0);
+	const long ours = F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW;
+	long seals;
+
+	/* Nobody makes such a file but in memory. */
+	if (sys_failed(fd))
+		return fd;
+	seals = sys_call(SYS_fcntl, fd, F_GET_SEALS);
+	if (!sys_failed(seals) && (seals & ours) == ours)
+		return fd;
+	sys_call(SYS_close, fd);
+	return -ERRNO_ENOENT;
+}
+
 /* Blocks for more threads, `n` of 1 and up; NULL: none. */
 static struct splice_block *chunk(struct splice_area *area, uint32_t n)
 {
@@ -398,17 +425,21 @@ static struct splice_block *chunk(struct splice_area *area, uint32_t n)
 	uint64_t offset = SPLICE_RUN_BYTES + area->number * SPLICE_AREA_BYTES + SPLICE_PAGE +
 			  n * SPLICE_CHUNK_BYTES;
 	const uint64_t run_fd = area->own->run_fd;
+	const struct splice_run *run = (const struct splice_run *)area->run;
 	long fd = (long)run_fd - 1, at;
+	int answered;
 
 	there = __atomic_load_n(place, __ATOMIC_ACQUIRE);
 	if (there || area->quiet)
 		return there;
 	if (!run_fd)
-		fd = sys_call(SYS_openat, AT_FDCWD, area->path, O_RDWR | O_CLOEXEC, 0);
+		fd = run_open(area->path);
+	/* As another user, say. */
+	if (sys_failed(fd) && !watcher_unseen(run))
+		fd = sent(area, SPLICE_SENT, 0, SPLICE_BEHIND_RUN, &answered);
 	if (sys_failed(fd))
 		return NULL;
-	at = sys_call(SYS_mmap, 0, SPLICE_CHUNK_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
-		      fd, offset);
+	at = shared(fd, SPLICE_CHUNK_BYTES, offset);
 	if (!run_fd)
 		sys_call(SYS_close, fd);
 	if (sys_failed(at))
@@ -558,6 +589,9 @@ static void block_give(struct splice_block *b)
 
 /* ------------------------------------------------------------ asking the watcher */
 
+#define ASKS_MS 10000
+#define UNSEEN_MS 100
+
 /* In another PID namespace it cannot be seen, and yet may answer. */
 static int watcher_unseen(const struct splice_run *run)
 {
@@ -566,15 +600,26 @@ static int watcher_unseen(const struct splice_run *run)
 	return !watcher || sys_call(SYS_kill, watcher, 0) == -ERRNO_ESRCH;
 }
 
-static struct splice_request *ask(struct splice_area *area, uint32_t kind, uint32_t fd)
+static int64_t now_ms(void)
+{
+	struct __kernel_timespec now = { 0, 0 };
+
+	sys_call(SYS_clock_gettime, CLOCK_MONOTONIC, &now);
+	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
+}
+
+static struct splice_request *ask(struct splice_area *area, uint32_t kind, uint32_t fd, uint32_t socket)
 {
 	struct splice_run *run = (struct splice_run *)area->run;
 	struct splice_request *r = NULL;
 	struct __kernel_timespec a_tenth = { 0, 100000000 }, a_second = { 1, 0 };
+	int64_t began;
 
 	if (area->quiet || !__atomic_load_n(&run->watcher, __ATOMIC_RELAXED))
 		return NULL;
-	/* When all are taken it waits for one, up to some ten seconds. */
+	/* By the clock: each handler of a signal ends a wait. */
+	began = now_ms();
+	/* When all are taken it waits for one. */
 	for (uint32_t i = 0; !r; i++) {
 		/* The kernel writes into it what is left. */
 		struct __kernel_timespec a_while = { 0, 10000000 };
@@ -583,27 +628,33 @@ static struct splice_request *ask(struct splice_area *area, uint32_t kind, uint3
 		if (__atomic_compare_exchange_n(&run->request[i % SPLICE_REQUESTS].state, &state,
 						SPLICE_CLAIMED, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED))
 			r = &run->request[i % SPLICE_REQUESTS];
-		else if (i == 1000 * SPLICE_REQUESTS || !__atomic_load_n(&run->watcher, __ATOMIC_RELAXED))
+		else if (!__atomic_load_n(&run->watcher, __ATOMIC_RELAXED))
 			return NULL;
-		else if (i % SPLICE_REQUESTS == SPLICE_REQUESTS - 1)
+		else if (i % SPLICE_REQUESTS == SPLICE_REQUESTS - 1) {
+			if (now_ms() - began >= ASKS_MS)
+				return NULL;
 			sys_call(SYS_ppoll, 0, 0, &a_while, 0, 0, 0);
+		}
 	}
 	r->kind = kind;
 	r->tid = (uint32_t)sys_call(SYS_gettid);
 	r->fd = fd;
+	r->socket = socket;
 	r->at = (uint64_t)run;
 	r->answer = -ERRNO_ETIMEDOUT;
 	__atomic_store_n(&r->state, SPLICE_ASKED, __ATOMIC_RELEASE);
 	__atomic_fetch_add(&run->bell, 1, __ATOMIC_SEQ_CST);
 	sys_call(SYS_futex, &run->bell, FUTEX_WAKE, 1, 0, 0, 0);
-	for (int i = 0; __atomic_load_n(&r->state, __ATOMIC_ACQUIRE) == SPLICE_ASKED; i++) {
+	began = now_ms();
+	while (__atomic_load_n(&r->state, __ATOMIC_ACQUIRE) == SPLICE_ASKED) {
+		const int64_t waited = now_ms() - began;
 		uint32_t asked = SPLICE_ASKED;
 		int gone = watcher_unseen(run);
 		/* The first process of a PID namespace, whose watcher may well be there. */
 		int first = gone && !sys_call(SYS_getppid);
 
 		/* Taken back, unless it is answered at this moment. */
-		if ((i == 10 || (i && gone && !first)) &&
+		if ((waited >= ASKS_MS || (waited >= UNSEEN_MS && gone && !first)) &&
 		    __atomic_compare_exchange_n(&r->state, &asked, SPLICE_NONE, 0, __ATOMIC_SEQ_CST,
 						__ATOMIC_SEQ_CST))
 			return NULL;
@@ -619,9 +670,9 @@ static void asked_end(struct splice_request *r)
 }
 
 /* The program goes on as it would without: 0, or why not. */
-static int answer(struct splice_area *area, uint32_t kind, uint32_t fd)
+static int answer_with(struct splice_area *area, uint32_t kind, uint32_t fd, uint32_t socket)
 {
-	struct splice_request *r = ask(area, kind, fd);
+	struct splice_request *r = ask(area, kind, fd, socket);
 	int32_t result;
 
 	if (!r)
@@ -629,6 +680,50 @@ static int answer(struct splice_area *area, uint32_t kind, uint32_t fd)
 	result = r->answer;
 	asked_end(r);
 	return result;
+}
+
+static int answer(struct splice_area *area, uint32_t kind, uint32_t fd)
+{
+	return answer_with(area, kind, fd, 0);
+}
+
+#define AF_UNIX 1
+#define SOCK_DGRAM 2
+#define MSG_DONTWAIT 0x40
+#define MSG_CMSG_CLOEXEC 0x40000000
+
+/* Asks, and gets a file with the answer, which it may not open by its name; else less than 0. `of`: enum splice_behind. */
+SELDOM static int sent(struct splice_area *area, uint32_t kind, uint32_t file, uint32_t of, int *answered)
+{
+	struct {
+		uint64_t bytes;
+		int32_t level, type, fd, reserved;
+	} control = { .fd = -1 };
+	char byte;
+	struct {
+		void *at;
+		uint64_t bytes;
+	} part = { &byte, 1 };
+	struct {
+		void *name;
+		uint64_t name_bytes;
+		void *parts;
+		uint64_t count;
+		void *control;
+		uint64_t control_bytes, flags;
+	} message = { NULL, 0, &part, 1, &control, sizeof control, 0 };
+	int pair[2], fd = -1;
+
+	*answered = -ERRNO_EACCES;
+	if (sys_failed(sys_call(SYS_socketpair, AF_UNIX, SOCK_DGRAM | O_CLOEXEC, 0, pair)))
+		return fd;
+	*answered = answer_with(area, kind, file, (uint32_t)pair[0] | of << SPLICE_BEHIND_SHIFT);
+	if ((*answered == 0 || *answered == SPLICE_MOVES) &&
+	    sys_call(SYS_recvmsg, pair[1], &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC) == 1)
+		fd = control.fd;
+	sys_call(SYS_close, pair[0]);
+	sys_call(SYS_close, pair[1]);
+	return fd;
 }
 
 /* ------------------------------------------------------------------------ images */
@@ -656,10 +751,21 @@ static char *put_hex(char *at, uint64_t value, int digits)
 /* Between both, of an image that asks which calls are stamped. */
 #define SAMPLES "s"
 
+/* What is open as `fd`, if it is whose folder that is. */
+static int image_trusted(const struct splice_run *run, int fd)
+{
+	struct stat is;
+
+	if (fd >= 0 && (sys_failed(sys_call(SYS_fstat, fd, &is)) || is.st_uid != run->user || is.st_mode & 022)) {
+		sys_call(SYS_close, fd);
+		fd = -ERRNO_ENOENT;
+	}
+	return fd;
+}
+
 static int image_open(const struct splice_run *run, const struct stat *file, const char *behind)
 {
 	char path[sizeof run->images + 4 * 17 + sizeof CALLERS], *at = path;
-	struct stat is;
 	int fd;
 
 	for (uint32_t i = 0; i < sizeof run->images && run->images[i]; i++)
@@ -678,11 +784,20 @@ static int image_open(const struct splice_run *run, const struct stat *file, con
 	fd = (int)sys_call(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
 	/* Where another root has that name, or the folder has gone since, it may be anybody's: it is made anew, or there
 	 * is none. */
-	if (fd >= 0 && (sys_failed(sys_call(SYS_fstat, fd, &is)) || is.st_uid != run->user || is.st_mode & 022)) {
-		sys_call(SYS_close, fd);
-		fd = -ERRNO_ENOENT;
-	}
-	return fd;
+	return image_trusted(run, fd);
+}
+
+/* The same where its folder is closed to who asks. */
+SELDOM static int image_sent(struct splice_area *area, int file, const char *behind)
+{
+	const uint32_t of = *behind == *ABOVE   ? SPLICE_BEHIND_ABOVE :
+			    *behind == *CALLERS ? SPLICE_BEHIND_CALLERS :
+						  SPLICE_BEHIND_NONE;
+	int answered, fd = sent(area, SPLICE_SENT, (uint32_t)file, of, &answered);
+
+	if (fd >= 0)
+		return image_trusted((struct splice_run *)area->run, fd);
+	return answered < 0 ? answered : -ERRNO_EACCES;
 }
 
 static void file_left(struct splice_area *area)
@@ -944,10 +1059,16 @@ static int image_of(struct splice_area *area, int file, const struct stat *st, c
 	struct splice_run *run = (struct splice_run *)area->run;
 	int fd = image_open(run, st, behind), answered;
 
+	if (fd == -ERRNO_EACCES)
+		return image_sent(area, file, behind);
 	if (fd != -ERRNO_ENOENT)
 		return fd;
 	answered = answer(area, *behind == *ABOVE ? SPLICE_ABOVE : SPLICE_IMAGE, (uint32_t)file);
-	return answered ? answered : image_open(run, st, behind);
+	if (answered)
+		return answered;
+	fd = image_open(run, st, behind);
+	/* The folder is not where it is called so (chroot). */
+	return fd == -ERRNO_ENOENT ? image_sent(area, file, behind) : fd;
 }
 
 /* Calls may come from there now. */
@@ -1088,7 +1209,7 @@ static void exec_begins(struct splice_block *b, const struct saved *s, uint64_t 
 	if (!area->quiet &&
 	    may_be_followed(run, folder, path,
 			    at ? (long)(int)s->r8 & (AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW) : 0))
-		r = ask(area, SPLICE_EXEC, (uint32_t)(b->open.start >> SPLICE_BEGAN_SHIFT));
+		r = ask(area, SPLICE_EXEC, (uint32_t)(b->open.start >> SPLICE_BEGAN_SHIFT), 0);
 	if (r && r->answer == 0)
 		b->asked = (uint64_t)(r - run->request) + 1;
 	else if (r)
@@ -1257,20 +1378,21 @@ SELDOM static void signals_hold(const struct splice_block *b, int shares)
 
 		if (__atomic_compare_exchange_n(&f->tid, &nobody, b->tid, 0, __ATOMIC_RELAXED, __ATOMIC_RELAXED)) {
 			f->shares = (uint32_t)shares;
+			f->block = b;
 			sys_call(SYS_rt_sigprocmask, SIGNALS_SET, &all, &f->mask, sizeof f->mask);
 			return;
 		}
 	}
 }
 
-/* `parent`: by whom they were held; `child`: it is not that one. */
-SELDOM static void signals_let(struct splice_own *own, uint32_t parent, int child)
+/* `block`: of whom held them, who may have given it away since; `child`: it is not that one. */
+SELDOM static void signals_let(struct splice_own *own, const struct splice_block *block, int child)
 {
 	for (uint32_t i = 0; i < SPLICE_FORKING; i++) {
 		struct splice_forking *f = &own->forking[i];
 		uint64_t mask = f->mask;
 
-		if (__atomic_load_n(&f->tid, __ATOMIC_RELAXED) != parent)
+		if (!__atomic_load_n(&f->tid, __ATOMIC_RELAXED) || f->block != block)
 			continue;
 		/* With memory of its own a child is alone: what its parent's threads were making, it is not. */
 		for (uint32_t n = 0; child && !f->shares && n < SPLICE_FORKING; n++)
@@ -1279,6 +1401,26 @@ SELDOM static void signals_let(struct splice_own *own, uint32_t parent, int chil
 			__atomic_store_n(&f->tid, 0, __ATOMIC_RELAXED);
 		sys_call(SYS_rt_sigprocmask, SIGNALS_SET, &mask, 0, sizeof mask);
 		return;
+	}
+}
+
+/* Whether a process may do less from here on by its ids or capabilities, and makes the same calls of its own as before. */
+static int gives_up_ids(uint32_t nr)
+{
+	switch (nr) {
+	case SYS_setuid:
+	case SYS_setgid:
+	case SYS_setresuid:
+	case SYS_setresgid:
+	case SYS_setreuid:
+	case SYS_setregid:
+	case SYS_setgroups:
+	case SYS_setfsuid:
+	case SYS_setfsgid:
+	case SYS_capset:
+		return 1;
+	default:
+		return 0;
 	}
 }
 
@@ -1292,12 +1434,6 @@ static int gives_up_rights(const struct saved *s, uint32_t nr, uint64_t flags)
 	case SYS_setresuid:
 	case SYS_setresgid:
 		return changes_ids(s, nr);
-	case SYS_setreuid:
-	case SYS_setregid:
-	case SYS_setgroups:
-	case SYS_setfsuid:
-	case SYS_setfsgid:
-	case SYS_capset:
 	case SYS_setns:
 	case LANDLOCK_RESTRICT_SELF:
 		return 1;
@@ -1313,13 +1449,13 @@ static int gives_up_rights(const struct saved *s, uint32_t nr, uint64_t flags)
 	case SYS_prctl:
 		return s->rdi == PR_SET_SECCOMP;
 	default:
-		return 0;
+		return gives_up_ids(nr);
 	}
 }
 
-SELDOM static void in_place_of(void *old, long at, uint64_t bytes)
+SELDOM static int in_place_of(void *old, long at, uint64_t bytes)
 {
-	sys_call(SYS_mremap, at, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, old);
+	return !sys_failed(sys_call(SYS_mremap, at, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, old));
 }
 
 SELDOM static void doors_close(uint16_t doors[SPLICE_NRS])
@@ -1337,6 +1473,109 @@ SELDOM static void heads_copy(struct splice_block *to, const struct splice_block
 			/* Nor is anybody told where calls come from. */
 			doors_close(to[i].doors);
 		}
+}
+
+static void let_go_of(long at, uint64_t bytes)
+{
+	if (at && !sys_failed(at))
+		sys_call(SYS_munmap, at, bytes);
+}
+
+/* The calling thread's block as it will be in its own file. */
+SELDOM static void area_copy(struct splice_area *to, const struct splice_area *from, struct splice_block *block,
+			     const struct splice_block *own)
+{
+	__builtin_memcpy(to, from, SPLICE_PAGE);
+	/* What has been counted stays where it is. */
+	to->forks = to->blocks_lost = to->late_code = to->left = to->unfollowed = to->number = 0;
+	to->left_device = to->left_inode = 0;
+	to->off = SPLICE_ON;
+	/* It is asked for, from here on: by that name it may find another one. */
+	to->path[0] = 0;
+	for (uint32_t n = 0; n < SPLICE_CHUNKS; n++)
+		to->taken[n] = n == own->chunk;
+	__builtin_memcpy(block, own, offsetof(struct splice_block, rows));
+	block->untimed = block->abandoned = 0;
+}
+
+/*
+ * The only thread of a process goes on in the file `fd`: where its area, its block and the rest lie that it shares with
+ * others, the same of that file lies then, with what the runtime knows, and nothing counted yet. No signal comes
+ * meanwhile.
+ */
+SELDOM static int moves(struct splice_area *area, long fd)
+{
+	struct splice_block *b = self(), **chunks = area->own->chunk, *to;
+	struct splice_run *run = (struct splice_run *)area->run;
+	struct splice_places *places = area->own->places;
+	long first, page, sums = 0, more[SPLICE_CHUNKS - 1], was_area, was_block;
+	int failed;
+
+	first = shared(fd, SPLICE_FIRST_BYTES, SPLICE_RUN_BYTES);
+	page = shared(fd, SPLICE_RUN_BYTES, 0);
+	if (places)
+		sums = shared(fd, SPLICE_PLACES_BYTES, SPLICE_RUN_BYTES + SPLICE_PLACES_OFFSET);
+	failed = sys_failed(first) || sys_failed(page) || sys_failed(sums) || b->state != SPLICE_TAKEN ||
+		 b->chunk >= SPLICE_CHUNKS;
+	for (uint32_t n = 0; n < SPLICE_CHUNKS - 1; n++) {
+		more[n] = 0;
+		if (failed || !chunks[n])
+			continue;
+		more[n] = shared(fd, SPLICE_CHUNK_BYTES,
+				 SPLICE_RUN_BYTES + SPLICE_PAGE + (n + 1) * SPLICE_CHUNK_BYTES);
+		failed = sys_failed(more[n]);
+	}
+	was_area = sys_call(SYS_mremap, area, 0, SPLICE_PAGE, MREMAP_MAYMOVE);
+	was_block = sys_call(SYS_mremap, b, 0, SPLICE_PAGE, MREMAP_MAYMOVE);
+	/* The first of them: the others have as much room. */
+	if (failed || sys_failed(was_area) || sys_failed(was_block) || !in_place_of(run, page, SPLICE_RUN_BYTES)) {
+		let_go_of(first, SPLICE_FIRST_BYTES);
+		let_go_of(page, SPLICE_RUN_BYTES);
+		let_go_of(sums, SPLICE_PLACES_BYTES);
+		for (uint32_t n = 0; n < SPLICE_CHUNKS - 1; n++)
+			let_go_of(more[n], SPLICE_CHUNK_BYTES);
+		let_go_of(was_area, SPLICE_PAGE);
+		let_go_of(was_block, SPLICE_PAGE);
+		return 0;
+	}
+	to = b->chunk ? &((struct splice_block *)more[b->chunk - 1])[b - chunks[b->chunk - 1]] :
+			&blocks((struct splice_area *)first)[b - blocks(area)];
+	area_copy((struct splice_area *)first, area, to, b);
+	if (places) {
+		__builtin_memcpy(((struct splice_places *)sums)->file, places->file, sizeof places->file);
+		in_place_of(places, sums, SPLICE_PLACES_BYTES);
+	}
+	for (uint32_t n = 0; n < SPLICE_CHUNKS - 1; n++)
+		if (more[n])
+			in_place_of(chunks[n], more[n], SPLICE_CHUNK_BYTES);
+	in_place_of(area, first, SPLICE_FIRST_BYTES);
+	/* Another thread may have that block now. */
+	__atomic_fetch_sub(&((struct splice_area *)was_area)->taken[b->chunk], 1, __ATOMIC_RELAXED);
+	__atomic_store_n(&((struct splice_block *)was_block)->state, SPLICE_FREE, __ATOMIC_RELEASE);
+	let_go_of(was_area, SPLICE_PAGE);
+	let_go_of(was_block, SPLICE_PAGE);
+	return 1;
+}
+
+/* Whether it shares with nobody, or with nobody any more, what those with other rights could write. */
+SELDOM static int goes_on(struct splice_area *area)
+{
+	uint64_t all = ~0ull, mask;
+	int answered, fd, goes;
+	uint32_t forks;
+
+	sys_call(SYS_rt_sigprocmask, SIGNALS_SET, &all, &mask, sizeof mask);
+	forks = area->forks;
+	fd = sent(area, SPLICE_CUT, 1, 0, &answered);
+	goes = answered == SPLICE_ALONE || (fd >= 0 && moves(area, fd));
+	if (fd >= 0) {
+		forks = 0;
+		sys_call(SYS_close, fd);
+	}
+	if (goes)
+		area->alone = forks + 1;
+	sys_call(SYS_rt_sigprocmask, SIGNALS_SET, &mask, 0, sizeof mask);
+	return goes;
 }
 
 /*
@@ -1390,14 +1629,15 @@ SELDOM static int cut_off(struct splice_area *area)
 	return !untold;
 }
 
-/* setuid() and its kin of glibc have all threads make the call: one of them does it, and the others wait. */
-static void cut(struct splice_area *area)
+/* setuid() and its kin of glibc have all threads make the call: one of them does it, and the others wait. `ids`: of
+ * gives_up_ids(). */
+static void cut(struct splice_area *area, int ids)
 {
 	int renames = 0;
 
-	if (area->quiet || !is_first(area, &area->own->cutting))
+	if (area->quiet || (ids && area->alone == area->forks + 1) || !is_first(area, &area->own->cutting))
 		return;
-	if (!__atomic_load_n(&area->quiet, __ATOMIC_ACQUIRE))
+	if (!__atomic_load_n(&area->quiet, __ATOMIC_ACQUIRE) && !(ids && !is_off(area) && goes_on(area)))
 		renames = cut_off(area);
 	first_ends(&area->own->cutting, 1);
 	/* Its last calls. */
@@ -1451,7 +1691,7 @@ void splice_before(struct saved *s, uint64_t rsp, uint64_t number)
 	if (off)
 		go_on_without(b->area, 0);
 	if (gives_up_rights(s, nr, flags))
-		cut(b->area);
+		cut(b->area, gives_up_ids(nr));
 	else if (off)
 		kernel_looks(b->area);
 	if (forks(nr, flags))
@@ -1478,13 +1718,13 @@ void splice_after(struct saved *s, uint64_t rsp, uint64_t family)
 
 	if (family == SYS_clone && ret == 0) {
 		struct splice_area *area = b->area;
-		const uint32_t parent = b->state == SPLICE_TAKEN && !area->quiet ? b->tid : 0;
+		const struct splice_block *parents = b;
 
 		b = block_take(area);
 		base_set(b);
 		block_name(b);
-		if (parent)
-			signals_let(b->own, parent, 1);
+		if (!area->quiet)
+			signals_let(b->own, parents, 1);
 		return;
 	}
 	if (family == SYS_execve || family == SYS_execveat) {
@@ -1505,7 +1745,10 @@ void splice_after(struct saved *s, uint64_t rsp, uint64_t family)
 		leave(b, s, rsp, family);
 	}
 	if (family == SYS_clone && b->state == SPLICE_TAKEN && !b->area->quiet)
-		signals_let(b->own, b->tid, 0);
+		signals_let(b->own, b, 0);
+	/* Who was alone as he began is perhaps no more: a handler may have made a child since. */
+	if (b->area->alone && gives_up_ids((uint32_t)nr))
+		cut(b->area, 1);
 	if (is_off(b->area) || sys_failed(ret))
 		return;
 	/* Who may write it at once is about to: an image could not be written. */
@@ -1555,19 +1798,17 @@ SELDOM static long area_map(long fd, uint32_t number, const char *path, uint32_t
 	const uint64_t offset = SPLICE_RUN_BYTES + number * SPLICE_AREA_BYTES;
 	long run, at, own, places = 0;
 
-	run = sys_call(SYS_mmap, 0, SPLICE_RUN_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	run = shared(fd, SPLICE_RUN_BYTES, 0);
 	if (sys_failed(run))
 		return run;
-	at = sys_call(SYS_mmap, 0, SPLICE_FIRST_BYTES, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd,
-		      offset);
+	at = shared(fd, SPLICE_FIRST_BYTES, offset);
 	if (sys_failed(at))
 		return at;
 	own = of_its_own(SPLICE_OWN_BYTES);
 	if (sys_failed(own))
 		return own;
 	if (((struct splice_run *)run)->places)
-		places = sys_call(SYS_mmap, 0, SPLICE_PLACES_BYTES, PROT_READ | PROT_WRITE,
-				  MAP_SHARED | MAP_NORESERVE, fd, offset + SPLICE_PLACES_OFFSET);
+		places = shared(fd, SPLICE_PLACES_BYTES, offset + SPLICE_PLACES_OFFSET);
 	if (sys_failed(places))
 		return places;
 	area = (struct splice_area *)at;
@@ -1586,15 +1827,25 @@ void splice_begin(struct splice_begin *begin)
 	struct splice_area *area;
 	struct splice_block *b;
 	uint32_t left = 0;
-	long fd = sys_call(SYS_openat, AT_FDCWD, begin->run, O_RDWR | O_CLOEXEC, 0), at;
+	long fd = begin->run_fd - 1, at;
 
+	if (!begin->run_fd)
+		fd = run_open(begin->run);
 	sys_call(SYS_close, begin->runtime_fd);
-	if (sys_failed(fd))
+	for (uint32_t i = 0; i < 2; i++)
+		if (begin->close[i])
+			sys_call(SYS_close, begin->close[i] - 1);
+	at = fd;
+	if (!sys_failed(fd)) {
+		at = area_map(fd, begin->area, begin->run, begin->by_instruction);
+		sys_call(SYS_close, fd);
+	}
+	if (sys_failed(at)) {
+		for (uint32_t i = 0; i < 2; i++)
+			if (begin->image_fd[i])
+				sys_call(SYS_close, begin->image_fd[i] - 1);
 		return;
-	at = area_map(fd, begin->area, begin->run, begin->by_instruction);
-	sys_call(SYS_close, fd);
-	if (sys_failed(at))
-		return;
+	}
 	area = (struct splice_area *)at;
 	b = block_take(area);
 	base_set(b);
@@ -1604,7 +1855,9 @@ void splice_begin(struct splice_begin *begin)
 		struct splice_image image;
 		int there;
 
-		fd = sys_call(SYS_openat, AT_FDCWD, of->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
+		fd = begin->image_fd[i] - 1;
+		if (!begin->image_fd[i])
+			fd = sys_call(SYS_openat, AT_FDCWD, of->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW, 0);
 		if (sys_failed(fd)) {
 			file_left(area);
 			continue;
@@ -1683,9 +1936,6 @@ SELDOM void splice_attach(struct splice_attach *attach)
 							.timed = SPLICE_TIMED };
 		thread[i].block = (uint64_t)b;
 	}
-	/* It may be another user's, who cannot open the run's file: so there is room for as many more. */
-	if (b && b->chunk < SPLICE_CHUNKS - 1)
-		chunk(area, b->chunk + 1);
 	area->own->run_fd = 0;
 	for (uint32_t i = 0; i < attach->codes; i++)
 		if (image_read(code[i].image_fd, &image) > 0 && !code_replace(area, code[i].image_fd, &image, &code[i], 1))

@@ -17,7 +17,7 @@
 
 /* Goes up with each change of this, of trampolines or of images: images of another one have
  * another name. */
-#define SPLICE_VERSION 29u
+#define SPLICE_VERSION 30u
 #define SPLICE_PAGE 4096u
 #define SPLICE_NRS 512u     /* the last one: all numbers beyond */
 #define SPLICE_BUCKETS 290u /* as DEBOX_HIST_BUCKETS */
@@ -183,6 +183,7 @@ struct splice_area {
 	uint64_t left_device, left_inode; /* the file whose code was left last: parts of it may be mapped often */
 	/* atomic: blocks that somebody has, so that nobody maps a chunk to find it full */
 	uint16_t taken[SPLICE_CHUNKS];
+	uint32_t alone; /* `forks` + 1, as of when nobody else had the run's file */
 };
 
 struct splice_segment {
@@ -214,6 +215,7 @@ struct splice_forking {
 	uint32_t tid;    /* atomic; 0: nobody */
 	uint32_t shares; /* 1: with its child, which is to leave this as it is */
 	uint64_t mask;
+	const struct splice_block *block; /* its own, by which the child knows it: what is in that may be another one's by then */
 };
 #define SPLICE_FORKING 32u
 
@@ -244,7 +246,7 @@ struct splice_own {
 	struct splice_mapped image[SPLICE_IMAGES];
 	struct splice_forking forking[SPLICE_FORKING];
 };
-#define SPLICE_OWN_BYTES 20480u
+#define SPLICE_OWN_BYTES 24576u
 
 /* --------------------------------------------------------- where calls come from */
 
@@ -300,8 +302,9 @@ enum splice_request_kind {
 	SPLICE_IMAGE,    /* there is no image of this file yet */
 	SPLICE_UNDO,     /* put its own code back; for the rest as CUT; `fd`: what an image tells that wants it, or 0 */
 	SPLICE_LET_GO,   /* the execve failed; `fd`: its request */
-	SPLICE_CUT,      /* it gives up rights */
+	SPLICE_CUT,      /* it gives up rights; `fd`: 1, if it can go on in a file of its own, as a question about that alone */
 	SPLICE_ABOVE,    /* as IMAGE, whose pool lies above it */
+	SPLICE_SENT,     /* what enum splice_behind says is sent through `socket`: who asks may not open it */
 };
 
 struct splice_request {
@@ -309,16 +312,29 @@ struct splice_request {
 	uint32_t kind;
 	uint32_t tid;
 	uint32_t fd;
-	int32_t answer; /* 0, SPLICE_TOLD, or -errno */
-	uint32_t reserved;
-	uint64_t at; /* where whoever asks has this file mapped */
+	int32_t answer;  /* 0, or what is said below, or -errno */
+	uint32_t socket; /* SENT, CUT with 1: one of a pair; from SPLICE_BEHIND_SHIFT on enum splice_behind */
+	uint64_t at;     /* where whoever asks has this file mapped */
 };
+
+/* What of a file there is, by what its name ends in. */
+enum splice_behind {
+	SPLICE_BEHIND_NONE,
+	SPLICE_BEHIND_ABOVE,
+	SPLICE_BEHIND_CALLERS,
+	SPLICE_BEHIND_RUN, /* of no file: the run's own */
+};
+#define SPLICE_BEHIND_SHIFT 30u
 
 #define SPLICE_REQUESTS 64u
 /* 32 bits from there on are more than half a minute, and nobody waits that long for an answer. */
 #define SPLICE_BEGAN_SHIFT 5u
 /* To UNDO and CUT: the kernel side tells of its calls, of the asking thread's own from when it renames itself. */
 #define SPLICE_TOLD 1
+/* To CUT with 1: nobody else has the file of the run, */
+#define SPLICE_ALONE 2
+/* or another one is sent through `socket`, in which the first area is for who asks. */
+#define SPLICE_MOVES 3
 
 /* One for all programs of a run, at the begin of its file. */
 struct splice_run {
@@ -393,6 +409,9 @@ struct splice_begin {
 	uint32_t images;
 	uint32_t by_instruction; /* 1: wrgsbase is there */
 	int32_t runtime_fd;
+	/* Descriptors, + 1, where it may not open these files by their names; 0: it may. What of `close` is not 0 nobody
+	 * needs any more. */
+	int32_t run_fd, image_fd[2], close[2], reserved;
 	char run[64]; /* file of the run */
 	struct splice_begin_image {
 		uint64_t bias;

@@ -127,7 +127,7 @@ class Exposed(unittest.TestCase):
         document = set(re.findall(r"`(debox_\w+)`", (TOP / "docs/agent.md").read_text()))
         self.assertEqual(set(series) - classic(series), document)
         self.assertEqual(classic(series), {f"debox_blocked_duration_seconds_{part}" for part in ("bucket", "count", "sum")})
-        self.assertEqual(series["debox_build_info"], {"version": None})
+        self.assertEqual(series["debox_build_info"], {"version": None, "boot": None})
         self.assertEqual(set(series["debox_unit_info"]), {"unit", "container_id", "pod_uid"})
         self.assertEqual(set(series["debox_thread_seconds_total"]), {"program", "unit", "state"})
         self.assertIn("run_queue", series["debox_thread_seconds_total"]["state"])

@@ -56,6 +56,15 @@ pub fn bpf() -> bool {
 
 /// A Python that has chDB, ClickHouse's engine: the system's, or the one of `make setup-all`.
 pub fn chdb() -> Option<std::path::PathBuf> {
+    static FOUND: std::sync::OnceLock<Option<std::path::PathBuf>> = std::sync::OnceLock::new();
+    let found = FOUND.get_or_init(chdb_of_this_machine).clone();
+    if found.is_none() {
+        not_run("no chDB is installed: make setup-all has it in target/fleet-python");
+    }
+    found
+}
+
+fn chdb_of_this_machine() -> Option<std::path::PathBuf> {
     let has = |python: &std::path::Path| {
         std::process::Command::new(python)
             .args(["-c", "from chdb import session"])
@@ -66,11 +75,7 @@ pub fn chdb() -> Option<std::path::PathBuf> {
     // Of the package that is tested.
     let package = std::path::Path::new(env!("CARGO_MANIFEST_DIR"));
     let own = package.join("../../target/fleet-python/bin/python3");
-    let found = ["python3".into(), own]
+    ["python3".into(), own]
         .into_iter()
-        .find(|python| has(python));
-    if found.is_none() {
-        not_run("no chDB is installed: make setup-all has it in target/fleet-python");
-    }
-    found
+        .find(|python| has(python))
 }

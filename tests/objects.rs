@@ -327,6 +327,80 @@ fn hostile_names_are_told_and_do_no_harm() {
 
 /// A long read that never sleeps, of a descriptor that is another file's half of the
 /// time: not one may be told to be on that one.
+/// Without a call, and in one that reads from memory: not the file that it writes.
+#[test]
+fn a_page_is_of_the_file_that_is_mapped() {
+    let Some(_alone) = alone() else { return };
+    let truth = program("truth").display().to_string();
+    for capture in ["boundary", "splice", "sleeps"] {
+        if capture == "splice" && slow() {
+            continue;
+        }
+        for (scenario, call) in [("touch", Value::Null), ("page-in", "write".into())] {
+            let option = format!("--capture={capture}");
+            let run = run(&[&option], &[&truth, "-d", "/var/tmp", scenario, "10"]);
+            let report = &run.report;
+            check_sums(report);
+            let rows = list(report, "blocking").iter();
+            let page_in: u64 = rows
+                .filter(|row| row["label"] == "page-in" && row["call"] == call)
+                .map(|row| number(row, "count"))
+                .sum();
+            let read: Vec<&Value> = list(report, "by_object")
+                .iter()
+                .filter(|row| row["call"] == call && !row["object"].is_null())
+                .filter(|row| {
+                    let name = object_of(report, row)["name"].as_str().unwrap_or("");
+                    name.starts_with("/var/tmp/truth-from.")
+                })
+                .collect();
+            assert_eq!(
+                read.len(),
+                1,
+                "{capture}, {scenario}: {}",
+                report["by_object"]
+            );
+            assert_eq!(object_of(report, read[0])["deleted"], true);
+            // What else was not in memory is of libraries.
+            let count = number(read[0], "count");
+            assert!(
+                count > 0 && count <= page_in,
+                "{capture}, {scenario}: {count} of {page_in}"
+            );
+            // What came before is of nothing else.
+            let slept = list(report, "by_object").iter();
+            let mut slept = slept.filter(|row| row["call"] == "clock_nanosleep");
+            assert!(slept.all(|row| row["object"].is_null()), "{report}");
+            assert!(
+                scenario == "page-in" || slow() || count >= 100,
+                "{capture}: {count}"
+            );
+        }
+    }
+}
+
+/// Where it is not seen that calls begin.
+#[test]
+fn by_sleeps_files_are_told_as_well() {
+    let Some(_alone) = alone() else { return };
+    let truth = program("truth").display().to_string();
+    for capture in ["boundary", "sleeps"] {
+        let option = format!("--capture={capture}");
+        let run = run(&[&option], &[&truth, "-d", "/var/tmp", "fsync", "1"]);
+        check_sums(&run.report);
+        let rows = list(&run.report, "by_object").iter();
+        let rows: Vec<&Value> = rows.filter(|row| row["call"] == "fsync").collect();
+        let name = |row: &&Value| object_of(&run.report, row)["name"].to_string();
+        assert!(
+            !rows.is_empty()
+                && rows
+                    .iter()
+                    .all(|row| name(row).contains("/var/tmp/truth-fsync.")),
+            "{capture}: {rows:?}"
+        );
+    }
+}
+
 #[test]
 fn a_descriptor_that_may_be_another_one_is_not_told() {
     let Some(_alone) = alone() else { return };
@@ -396,4 +470,37 @@ fn peers_of_other_users_are_withheld() {
         format!("unix to {path} with another user's process")
     );
     serve.join().expect("the server");
+}
+
+/// sync(2) waits for pages of everybody's.
+#[test]
+fn files_of_others_are_not_told_by_their_pages() {
+    let Some(_alone) = alone() else { return };
+    let directory = tempfile::tempdir_in("/var/tmp").expect("a temporary directory");
+    let file = directory.path().join("hidden.db");
+    let script = "import mmap, sys\nn = 32 << 20\nfile = open(sys.argv[1], 'w+b')\nfile.truncate(n)\n\
+                  kept = mmap.mmap(file.fileno(), n)\nwhile True:\n    for at in range(0, n, 4096): kept[at] ^= 1\n";
+    let mut writes = Command::new("python3")
+        .args(["-c", script])
+        .arg(&file)
+        .spawn()
+        .expect("python3");
+    let broker = shared_broker();
+    let told = |unprivileged: bool| {
+        let report = report_by(unprivileged, &broker, &["sync", "-f", "/var/tmp"]);
+        let waited = list(&report, "blocking").iter();
+        let waited = waited.filter(|row| row["label"] == "page-writeback");
+        (
+            waited.map(|row| number(row, "count")).sum::<u64>(),
+            report.to_string().contains("hidden.db"),
+        )
+    };
+    // Whether they are waited for is a matter of chance; root is told.
+    let root = (0..10).map(|_| told(false)).find(|(_, is_told)| *is_told);
+    let others: Vec<(u64, bool)> = (0..3).map(|_| told(true)).collect();
+    writes.kill().expect("kill");
+    writes.wait().expect("ends");
+    assert!(root.is_some());
+    assert!(others.iter().all(|(_, is_told)| !is_told), "{others:?}");
+    assert!(others.iter().any(|(waited, _)| *waited > 0), "{others:?}");
 }

@@ -39,6 +39,8 @@ MAIN = ("debox", "debox-agent", "libdebox-dev")
 SYMBOLS = ("debox-dbgsym", "debox-agent-dbgsym")
 RPMS = ("debox", "debox-agent", "libdebox-devel")
 KUBERNETES = TOP / "setup/kubernetes/daemonset.yaml"
+# What is on no machine but by a package, and what it comes of.
+CONFIGURATION = "etc/debox/agent.toml"
 NOBODY = 65534
 SECONDS = 900
 MIRRORS = {"debian": "http://deb.debian.org/debian", "ubuntu": "http://archive.ubuntu.com/ubuntu"}
@@ -196,7 +198,7 @@ class Made(unittest.TestCase):
 
     def test_each_file_that_is_installed_is_in_one_package(self):
         architecture = run("dpkg-architecture", "-qDEB_HOST_MULTIARCH").stdout.strip()
-        wanted = files(staged(self, f"/usr/lib/{architecture}"), MOVED)
+        wanted = files(staged(self, f"/usr/lib/{architecture}"), MOVED) | {CONFIGURATION: TOP / "systemd/agent.toml"}
         got = {}
         for package in MAIN:
             for name, path in files(self.unpacked(package), MOVED).items():
@@ -219,7 +221,11 @@ class Made(unittest.TestCase):
                 run("md5sum", "-c", "--quiet", "--strict", "DEBIAN/md5sums", cwd=folder)
                 summed = len((folder / "DEBIAN/md5sums").read_text().splitlines())
                 files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink() and "DEBIAN" not in path.parts]
-                self.assertEqual(summed, len(files))
+                # What the administrator may change is not held against a sum.
+                told = folder / "DEBIAN/conffiles"
+                changed = told.read_text().split() if told.exists() else []
+                self.assertEqual(changed, [f"/{CONFIGURATION}"] if package == "debox-agent" else [])
+                self.assertEqual(summed + len(changed), len(files))
                 kib = sum(path.stat().st_size for path in files) / 1024
                 self.assertAlmostEqual(int(field(package, "Installed-Size")), kib, delta=100 + kib / 100)
                 owners = {line.split()[1] for line in run("dpkg-deb", "-c", deb(package)).stdout.splitlines()}
@@ -245,7 +251,7 @@ class Made(unittest.TestCase):
         symbols = temporary(self)
         for package in SYMBOLS:
             run("dpkg-deb", "-x", deb(package), symbols)
-        for package, program in (("debox", "bin/debox"), ("debox-agent", "sbin/deboxd"), ("debox-agent", "libexec/debox-agent"), ("debox-agent", "libexec/debox-serve")):
+        for package, program in (("debox", "bin/debox"), ("debox-agent", "sbin/deboxd"), *(("debox-agent", f"libexec/debox-{part}") for part in ("agent", "serve", "fleet"))):
             path = self.unpacked(package) / "usr" / program
             self.assertLess(path.stat().st_size, 20_000_000)
             # Rust's own main: C's, which the compiler makes, is of no line.
@@ -297,7 +303,7 @@ class Tarball(unittest.TestCase):
             unpacked = temporary(self)
             run("dpkg-deb", "-x", deb(package), unpacked)
             packed.update(files(unpacked))
-        wanted = {name.removeprefix("usr/") for name in packed if not re.match(r"(usr/)?lib/systemd/|usr/lib/sysusers\.d/|usr/share/lintian/", name)}
+        wanted = {name.removeprefix("usr/") for name in packed if not re.match(r"etc/|(usr/)?lib/systemd/|usr/lib/sysusers\.d/|usr/share/lintian/", name)}
         unpacked = {str(path.relative_to(top)).removesuffix(".gz" if "/man/" in str(path) else "") for path in top.rglob("*") if not path.is_dir()}
         # And the licences of the libraries that its programs have within.
         within = {"libc6-dev", "libelf-dev", "zlib1g-dev"}
@@ -484,7 +490,7 @@ class Tarball(unittest.TestCase):
 
 class Rpms(unittest.TestCase):
     def test_each_file_that_is_installed_is_in_one_package(self):
-        wanted = files(staged(self, "/usr/lib64"))
+        wanted = files(staged(self, "/usr/lib64")) | {CONFIGURATION: TOP / "systemd/agent.toml"}
         got = {}
         for package in RPMS:
             folder = temporary(self)
@@ -518,6 +524,8 @@ class Rpms(unittest.TestCase):
         for package in ("debox-agent", "libdebox-devel"):
             self.assertIn(f"debox(x86-64) = {VERSION}-1", asked(package, "[%{REQUIRENAME} = %{REQUIREVERSION}\n]").splitlines())
         self.assertIn("systemd", asked("debox-agent", "[%{REQUIRENAME}\n]").splitlines())
+        flags = asked("debox-agent", "[%{FILEFLAGS:fflags} %{FILEMODES:perms} %{FILENAMES}\n]").splitlines()
+        self.assertIn(f"cn -rw-r----- /{CONFIGURATION}", flags)
         licences = asked("debox", "[%{FILEFLAGS:fflags} %{FILENAMES}\n]")
         for name in ("LICENSE-MIT", "LICENSE-APACHE", "LICENSE-BPF", "third-party-licences"):
             self.assertRegex(licences, rf"(?m)^l /usr/share/licenses/debox/{name}$")
@@ -895,6 +903,7 @@ class Installed(unittest.TestCase):
         kept.write_text("")
         # And as an administrator writes them.
         own = [debian.root / "etc/debox" / name for name in ("agent.toml", "labels.toml", "tls/ca.pem")]
+        self.assertTrue(own[0].exists())
         for path in own:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("")
@@ -927,6 +936,7 @@ class Installed(unittest.TestCase):
         self.assertEqual(debian.run("rpm", "-V", "--nodeps", *RPMS).stdout, "")
         self.assertRegex("\n".join(debian.lines("etc/passwd")), r"(?m)^debox:[^\n]*:/usr/sbin/nologin$")
         debian.run("systemd-analyze", "verify", "deboxd.socket", "deboxd.service")
+        self.configured(debian)
         # By the preset, which is Debian's here.
         self.assertEqual(debian.run("systemctl", "is-enabled", "deboxd.socket").stdout, "enabled\n")
         self.counts(debian)
@@ -938,6 +948,12 @@ class Installed(unittest.TestCase):
         left = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name) and not REMEMBERED.search(name)}
         # Folders that the distributions' own packages have (filesystem, pkgconf), and Debian's have not.
         self.assertLessEqual(left, {"usr/lib64/pkgconfig", "usr/share/licenses"})
+
+    def configured(self, debian):
+        """The agent's file is there, and may hold keys."""
+        self.assertEqual(debian.run("stat", "-c", "%U:%G:%a", f"/{CONFIGURATION}").stdout, "root:debox:640\n")
+        self.assertIn("nothing is wrong", debian.run("debox", "agent", "--check").stdout)
+        self.assertIn(f"/{CONFIGURATION}: Permission denied", debian.run("debox", "agent", "--check", user=NOBODY, status=125).stderr)
 
     def counts(self, debian):
         cache = debian.root / "tmp/cache"
@@ -953,6 +969,7 @@ class Installed(unittest.TestCase):
         self.assertEqual(debian.run("dpkg", "--verify", *MAIN, *SYMBOLS).stdout, "")
         self.assertEqual(debian.run("debox", "--version").stdout, f"debox {VERSION}\n")
         self.assertRegex(debian.run("deboxd", "--version").stdout, "^deboxd ")
+        self.configured(debian)
         self.counts(debian)
         for page, section in (("debox", 1), ("debox_last", 3), ("deboxd", 8)):
             self.assertEqual(debian.run("man", "-w", page).stdout, f"/usr/share/man/man{section}/{page}.{section}.gz\n")

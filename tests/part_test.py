@@ -65,7 +65,12 @@ class Parts(unittest.TestCase):
         self.assert_gone(got.stdout)
 
     def test_what_is_left_behind_is_named_and_ended(self):
-        got = part(30, "setsid sh -c 'echo pid=$$; exec sleep 1000.25' & sleep 0.5; exit 3")
+        with tempfile.TemporaryDirectory() as folder:
+            # The part ends when the daemon is what it is to be named as.
+            begun = pathlib.Path(folder, "begun")
+            got = part(30, f"""setsid sh -c 'echo pid=$$; echo $$ > {begun}; exec sleep 1000.25' &
+                               until [ "$(cat /proc/$(cat {begun})/comm)" = sleep ] 2> /dev/null; do sleep 0.01; done
+                               exit 3""")
         self.assertEqual(got.returncode, 3)
         self.assertIn("left behind", got.stdout)
         self.assertIn("sleep 1000.25", got.stdout)

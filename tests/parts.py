@@ -53,7 +53,8 @@ WITH_KERNEL = ("debox-broker::trust", "debox-cli::acting", "debox-cli::foreign",
 # Those that hold times against each other.
 WITH_CLOCK = ("debox-bench::sanity", "debox-cli::bench", "debox::wall")
 # Those that mostly wait: for periods to end, for what was sent to come, for others' servers.
-LASTING = ("debox-agent", "debox-agent::*", "debox-fleet", "debox-fleet::*")
+AGENT = ("debox-agent", "debox-agent::*")
+FLEET = ("debox-fleet", "debox-fleet::*")
 # Those of `debox bench self`, minutes long.
 COSTS = "self_"
 SERVERS = ("nginx_under_wrk", "redis_under_its_benchmark")
@@ -72,8 +73,9 @@ PARTS = (
     Part("dashboards and alerts ask for what the agent exposes", "check", 300, python("tests/dashboards.py")),
     Part("case study: what its pages say, and what a case cleans up", "check", 60, ("/usr/bin/python3", "cases/tests/quick.py")),  # as cases/run.sh has it
     Part("crates: layout, labels, reports, protocol, command line", "check", 1800,
-         rust("--but", "debox-tests::*", "debox-report::chromium", "debox-serve::chromium", "debox-cases-load::load", *LASTING, *WITH_KERNEL, *WITH_CLOCK)),
-    Part("crates: the agent, where it sends to, the fleet", "check", 1800, rust(*LASTING)),
+         rust("--but", "debox-tests::*", "debox-report::chromium", "debox-serve::chromium", "debox-cases-load::load", *AGENT, *FLEET, *WITH_KERNEL, *WITH_CLOCK)),
+    Part("crates: the agent, and where it sends to", "check", 1800, rust(*AGENT)),
+    Part("crates: the fleet", "check", 1800, rust(*FLEET)),
     Part("crates: examples of the documents", "check", 600, ("cargo", "test", "--release", "--workspace", "--doc", "--quiet")),
 
     Part("crates: with the kernel", "test", 1800, watching(*WITH_KERNEL), root=True, kernel=True),
@@ -84,7 +86,7 @@ PARTS = (
     Part("truth: programs with a known answer", "test", 1800, watching("debox-tests::truth"), "quiet", root=True, kernel=True),
     Part("details: call sites, culprits, threads", "test", 1800, watching("debox-tests::details"), root=True, kernel=True),
     Part("chains: what was waited for, link by link", "test", 1800, watching("debox-tests::chains"), root=True, kernel=True),
-    Part("lives: where the time of threads went", "test", 900, watching("debox-tests::lives"), root=True, kernel=True),
+    Part("lives: where the time of threads went", "test", 900, watching("debox-tests::lives"), "quiet", root=True, kernel=True),
     Part("whom: names, control groups, users, descendants, PID namespaces", "test", 900, watching("debox-tests::whom"), root=True, kernel=True),
     Part("locks: who holds what is waited for, how many others wait", "test", 1800, watching("debox-tests::locks"), root=True, kernel=True),
     Part("objects: which file, which peer", "test", 1800, watching("debox-tests::objects"), root=True, kernel=True),

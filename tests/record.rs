@@ -207,6 +207,32 @@ fn who_ended_the_wait_is_named() {
     );
 }
 
+/// The ends of calls are not seen then.
+#[test]
+fn by_sleeps_a_recording_has_the_slowest_sleeps() {
+    let script =
+        "n=0; while [ $n -lt 60 ]; do sleep 0.002; n=$((n + 1)); done; sleep 0.2; sleep 0.3";
+    let (_, report) = record(&["--capture=sleeps"], &["sh", "-c", script]);
+    let slow = rows(&report, "slow_calls");
+    assert!(slow.iter().all(|sleep| sleep["one_sleep"] == true));
+    assert!(
+        slow.iter()
+            .all(|sleep| number(&sleep["wall_ns"]) >= 1_000_000)
+    );
+    let of = |call: &str| -> Vec<u64> {
+        let own = slow.iter().filter(|sleep| sleep["call"] == call);
+        own.map(|sleep| number(&sleep["wall_ns"])).collect()
+    };
+    let slept = of("clock_nanosleep");
+    assert!(slept.len() >= 24, "{slept:?}");
+    assert!(slept[0] >= 300_000_000, "{slept:?}");
+    assert!((200_000_000..slept[0]).contains(&slept[1]), "{slept:?}");
+    // Where the shell comes back to for its children it has nothing to do, once that is known.
+    assert!(of("wait4").len() < 10);
+    let site = number(&slow[0]["sleeps"][0]["site"]) as usize;
+    assert!(!report["sites"][site]["label"].is_null());
+}
+
 #[test]
 fn two_processes_at_one_directory_name_each_other() {
     let Some(_alone) = alone() else { return };

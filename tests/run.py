@@ -6,7 +6,7 @@
                                             of them with these words in their names
     run.py TIER --list                      their names, and what they need
 
-First what others need, then what measures nothing, one more at a time than there
+First what others need, then what measures nothing, two more at a time than there
 are CPUs, then what asks when things happen and mostly waits, two at a time, and at
 last, one by one, what measures. What a part says is shown whole
 when it ends, what went wrong in it once more at the end. No part waits for ever:
@@ -119,8 +119,8 @@ class Runner:
         self.logs.mkdir(parents=True, exist_ok=True)
         for old in self.logs.glob("*.log"):
             old.unlink()
-        # Most parts wait a third of their time: one more than there are CPUs.
-        for when, at_once in (("first", 1), ("beside", self.cpus + 1), ("quiet", 2), ("alone", 1)):
+        # Most parts wait half of their time: two more than there are CPUs.
+        for when, at_once in (("first", 1), ("beside", self.cpus + 2), ("quiet", 2), ("alone", 1)):
             # The longest first, so that none is left over at the end.
             these = sorted((p for p in self.chosen if p.when == when), key=lambda p: -p.limit_s if at_once > 1 else 0)
             with concurrent.futures.ThreadPoolExecutor(at_once) as pool:

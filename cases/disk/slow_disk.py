@@ -39,6 +39,8 @@ NEEDED = {"losetup": "mount", "mkfs.ext4": "e2fsprogs", "mount": "mount", "umoun
 COUNTS, UNDELAYED, DELAYED = signal.SIGUSR1, signal.SIGRTMIN, signal.SIGRTMIN + 1
 UNMOUNT_S = 20.0  # writing out what is dirty takes the disk's time
 JOBS, BLOCKS = (1, 2, 4, 8, 16), (4096, 65536)
+# What calibrate() takes for a look of a few seconds.
+CALIBRATED_QUICK = (0.3, 16 << 20, (1, 16))
 TOLERANCE = 0.15
 
 

@@ -10,16 +10,16 @@
 
 /*
  * Starts the program in the root, with its output to a descriptor and an
- * environment whose variables stand one after the other. vfork(2), on which
- * posix_spawn(3) stands, copies no mappings; the alarm lives through execve(2).
+ * environment whose variables stand one after the other. vfork(2) copies no mappings
+ * (posix_spawn(3) stands on it, but sets no alarm); the alarm lives through execve(2).
  */
-int cgi_start(bool spawn, int out, char *text, size_t bytes)
+int cgi_start(bool by_vfork, int out, char *text, size_t bytes)
 {
 	char *environment[10] = { NULL }, *arguments[] = { "flash", "--as-cgi", NULL };
 	for (int n = 0; bytes && n < 9; n++, bytes -= strlen(text) + 1, text += strlen(text) + 1)
 		environment[n] = text;
 	COUNT(cgi_started, 1);
-	pid_t pid = spawn ? vfork() : fork();
+	pid_t pid = by_vfork ? vfork() : fork();
 	if (!pid) {
 		dup2(out, 1);
 		alarm(4 * options.timeout_s);
@@ -51,7 +51,7 @@ enum step state_cgi(struct connection *c)
 	c->request.keep_alive = false;
 	if (pipes && pipe2(ends, O_CLOEXEC | O_NONBLOCK))
 		return answer_errno(c, errno);
-	int result = options.cgi == CGI_PERSISTENT ? helper_cgi(ends[1], text, bytes) : cgi_start(options.cgi == CGI_SPAWN, ends[1], text, bytes);
+	int result = options.cgi == CGI_PERSISTENT ? helper_cgi(ends[1], text, bytes) : cgi_start(options.cgi == CGI_VFORK, ends[1], text, bytes);
 	if (!pipes && !result)
 		return STEP_CLOSE;
 	if (pipes)

@@ -44,7 +44,7 @@ enum { SEND_WRITEV, SEND_SENDFILE, SEND_URING };
 enum { HEAD_TOGETHER, HEAD_APART };
 enum { RESIDENCY_NONE, RESIDENCY_HEURISTIC, RESIDENCY_MINCORE, RESIDENCY_CACHESTAT, RESIDENCY_NOWAIT, RESIDENCY_BOTH };
 enum { NAMES_LOOP, NAMES_PATH, NAMES_DESCRIPTOR, NAMES_CACHED };
-enum { CGI_FORK, CGI_SPAWN, CGI_PERSISTENT };
+enum { CGI_FORK, CGI_VFORK, CGI_PERSISTENT };
 enum { CGI_PIPE, CGI_SOCKET };
 
 extern struct options {
@@ -141,7 +141,7 @@ void helpers_start(void);
 enum step helper_ask(struct connection *c, enum job job);
 int helper_cgi(int out, const char *text, size_t bytes);
 /* cgi.c: how does a CGI program start, and its answer get to the client? */
-int cgi_start(bool spawn, int out, char *text, size_t bytes), cgi_main(void);
+int cgi_start(bool by_vfork, int out, char *text, size_t bytes), cgi_main(void);
 enum step state_cgi(struct connection *c);
 /* uring.c: the same answers through io_uring */
 void uring_start(void), uring_flush(void);

@@ -22,7 +22,7 @@ static const struct {
 	{ "--head", "together apart", &options.head, 0, 0, "of an answer that sendfile(2) sends: in one packet with its data, or as it may be" },
 	{ "--residency", "none heuristic mincore cachestat nowait both", &options.residency, 0, 0, "is a piece in memory? If not, a helper reads it" },
 	{ "--names", "loop path descriptor cached", &options.names, 0, 0, "who opens: loop; helper, then loop; helper; openat2(RESOLVE_CACHED), else helper" },
-	{ "--cgi", "fork spawn persistent", &options.cgi, 0, 0, "who starts a CGI program; persistent: a small process made for it" },
+	{ "--cgi", "fork vfork persistent", &options.cgi, 0, 0, "who starts a CGI program; vfork: copies no mappings; persistent: a small process made for it" },
 	{ "--cgi-answer", "pipe socket", &options.cgi_answer, 0, 0, "through the server, or from the program to the client" },
 	{ "--helpers", NULL, &options.helpers, 0, HELPERS_MOST, "processes that open and read" },
 	{ "--cache", NULL, &options.cache, 1, 1000000, "open files kept" },

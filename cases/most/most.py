@@ -58,8 +58,7 @@ def run(out: pathlib.Path, quick: bool, only: list[str] | None = None) -> dict[s
                 if only and name not in only:
                     continue
                 disk.remount()
-                warm_up = ["auto", "--warm-up-most", str(LEVEL_MOST_S)] if plan.warm_up_s is None else [str(plan.warm_up_s)]
-                words = ["find", "--from", str(plan.least), "--to", str(plan.most), "--within", str(plan.within_percent), "--warm-up", *warm_up, "--seconds", str(plan.seconds)]
+                words = ["find", "--from", str(plan.least), "--to", str(plan.most), "--within", str(plan.within_percent), *steps.warm_up(plan.warm_up_s, LEVEL_MOST_S), "--seconds", str(plan.seconds)]
                 mix_words = ["--static-only"] if mix == "files" else []
                 with start[name]() as server:
                     steps.warmed(server, steps.QUICK, disk, *mix_words)

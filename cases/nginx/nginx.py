@@ -37,7 +37,7 @@ import figure  # noqa: E402
 import peers  # noqa: E402
 from case import DIES_TOO  # noqa: E402
 from peers import FILES, USER, PeerError, Server, group_name  # noqa: E402
-from slow_disk import DiskError, SlowDisk, loops, wait_until  # noqa: E402
+from slow_disk import CALIBRATED_QUICK, DiskError, SlowDisk, loops, wait_until  # noqa: E402
 from slow_disk import run as command  # noqa: E402
 from watch import Watch, WatchError  # noqa: E402
 
@@ -332,8 +332,7 @@ def run(out: pathlib.Path, quick: bool) -> dict[str, Any]:
     # It goes with the disk, also when this process is killed.
     with SlowDisk(pathlib.Path(tempfile.gettempdir(), f"debox-nginx-{os.getpid()}")) as disk:
         found["disk"] = {"latency_ms": disk.latency_s * 1e3, "arms": disk.arms, "bandwidth_mb_per_s": disk.bandwidth_bytes_per_s / 1e6}
-        if not quick:
-            found["fio"] = disk.table(disk.calibrate())
+        found["fio"] = disk.table(disk.calibrate(*CALIBRATED_QUICK) if quick else disk.calibrate())
         case = Case(disk, sizes)
         rounds: dict[str, list[dict[str, Any]]] = {variant.name: [] for variant in variants}
         for _ in range(sizes.rounds):
@@ -365,8 +364,7 @@ def text(found: dict[str, Any]) -> Iterator[str]:
     yield ""
     yield f"One worker, sendfile, aio threads ({THREADS}); {HOT_PER_S} hot requests a second; slow disk {disk['latency_ms']:g} ms × {disk['arms']} arms, {disk['bandwidth_mb_per_s']:g} MB/s; Linux {found['kernel']}."
     yield f"Medians of the rounds (least to most). Source: {found['built']}." if "built" in found else "Medians of the rounds (least to most)."
-    if "fio" in found:
-        yield from ("", "```", found["fio"], "```")
+    yield from ("", "```", found["fio"], "```")
     for name, title in PHASES.items():
         cold = name != "alone"
         yield ""

@@ -68,10 +68,10 @@ OTHERS = (
     Design("cachestat alone", DESIGNS[-1].switches | {"residency": "cachestat"}, "none", "as `exact`, but it takes pages that are still being read for there"),
     Design("nowait alone", DESIGNS[-1].switches | {"residency": "nowait"}, "none", "as `exact`, but its check starts reads of what is missing"),
     Design(
-        "posix_spawn",
-        FIRST | {"send": "writev", "residency": "mincore", "names": "descriptor", "cgi": "spawn"},
+        "vfork",
+        FIRST | {"send": "writev", "residency": "mincore", "names": "descriptor", "cgi": "vfork"},
         "none",
-        "as `descriptors`, but the loop starts CGI programs by posix_spawn(3), which copies no mappings",
+        "as `descriptors`, but the loop starts CGI programs by vfork(2), as posix_spawn(3) does, which copies no mappings",
     ),
     Design("threads", FIRST | {"model": "threads", "workers": WORKERS}, "section 4: MT", f"as `loop`, but {WORKERS} threads that block"),
     Design("processes", FIRST | {"model": "processes", "workers": WORKERS}, "section 4: MP", f"as `loop`, but {WORKERS} processes that block"),

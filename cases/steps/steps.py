@@ -36,7 +36,6 @@ FLASH = watch.TOP / "target/cases/flash"
 WARMING, WARMING_S = 64, 1.5
 # `load find` takes what sockets hold before its first run for an idle server's: what the warming left there is gone by then.
 AFTER_WARMING_S = 1.0
-CALIBRATED_QUICK = (1, 16)
 # By then all connections of the generator have begun: they do so one after the other, within a second.
 BEGUN_S = 1.5
 # Of its limit: with so much the processes' own there is next to none for files.
@@ -76,7 +75,7 @@ def disk_of(state: pathlib.Path, plan: Plan) -> slow_disk.SlowDisk:
 def with_files(state: pathlib.Path, plan: Plan, quick: bool = True) -> Iterator[slow_disk.SlowDisk]:
     """A slow disk as fio sees it (printed, and beside it as disk.txt), and the files on it."""
     with disk_of(state, plan) as disk:
-        rows = disk.calibrate(0.3, 16 << 20, CALIBRATED_QUICK) if quick else disk.calibrate()
+        rows = disk.calibrate(*slow_disk.CALIBRATED_QUICK) if quick else disk.calibrate()
         state.with_suffix(".txt").write_text(disk.table(rows) + "\n")
         with disk.undelayed():
             subprocess.run([*case.DIES_TOO, str(LOAD), "files", "--root", str(disk.data / "root"), "--directories", str(plan.directories)], check=True, stdout=subprocess.DEVNULL)
@@ -119,11 +118,14 @@ def flash(root: pathlib.Path, design: designs.Design, group: slow_disk.MemoryGro
     return peers.Server(f"flash, {design.name}", argv, port, enter=group.command, cwd=cwd)
 
 
+def warm_up(seconds: float | None, most_s: float = LEVEL_MOST_S) -> list[str]:
+    return ["--warm-up", "auto", "--warm-up-most", str(most_s)] if seconds is None else ["--warm-up", str(seconds)]
+
+
 def measured(server: peers.Server, plan: Plan, disk: slow_disk.SlowDisk, out: pathlib.Path, name: str, *words: str) -> dict[str, Any]:
     group = disk.memory_group(plan.memory_mib << 20)
     before_disk, before_s, before_memory = disk.counts(), server.cpu_s(), group.pressure()
-    warm_up = ["--warm-up", "auto", "--warm-up-most", str(LEVEL_MOST_S)] if plan.warm_up_s is None else ["--warm-up", str(plan.warm_up_s)]
-    options = ["run", "--connections", str(plan.connections), *warm_up, "--seconds", str(plan.seconds), *words]
+    options = ["run", "--connections", str(plan.connections), *warm_up(plan.warm_up_s), "--seconds", str(plan.seconds), *words]
     result = load(server.port, plan, *options, file=out / f"{name}.load.json")
     cpu_s, after_disk, memory = server.cpu_s() - before_s, disk.counts(), group.pressure()
     whole = result["groups"]["all"]
@@ -279,7 +281,7 @@ def tell(name: str, result: dict[str, Any]) -> None:
           f"CPU {cpu_text(result)} of one, {result['errors']} errors, counted from {result['warm_up_s']:.0f} s on" + (", NOT LEVEL" if result["is_level"] is False else "") + (", NOT LEVEL WHILE MEASURED" if result["had_trend"] else "") + (f"; the loop slept {result['debox']['asleep_ns'] / 1e6:.0f} ms" if "debox" in result else ""), flush=True)  # fmt: skip
 
 
-def warmed_up(plan: dict[str, Any], everyone: dict[str, Any]) -> list[str]:
+def warmed_up(plan: dict[str, Any], everyone: dict[str, Any], most_s: float = LEVEL_MOST_S) -> list[str]:
     """From when on it was counted, and who was at no level then."""
     from_s = [result["warm_up_s"] for result in everyone.values()]
     if not from_s:
@@ -288,7 +290,7 @@ def warmed_up(plan: dict[str, Any], everyone: dict[str, Any]) -> list[str]:
     told = f"Counted from {min(from_s):.0f} to {max(from_s):.0f} s after the start on"
     if plan["warm_up_s"] is not None:
         return [f"{told}, which need not be a steady state."]
-    return [f"{told}, as soon as the throughput was level" + (f"; after {LEVEL_MOST_S} s it was not of: {', '.join(uneven)}." if uneven else ".")]
+    return [f"{told}, as soon as the throughput was level" + (f"; after {most_s} s it was not of: {', '.join(uneven)}." if uneven else ".")]
 
 
 def kinds_text(kinds: dict[str, int]) -> str:

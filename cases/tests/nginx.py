@@ -3,7 +3,7 @@
 """Does DeBox say what blocks nginx's event loop, do its numbers agree with the disk's and the clients' own, and does the patched nginx answer as ever?
 
 The clients are held against a server whose delays are known. Needs root, /dev/fuse, loop
-devices, nginx and a C compiler. The patched nginx is tested where it was built
+devices, fio, nginx and a C compiler. The patched nginx is tested where it was built
 (cases/nginx/build.sh, $DEBOX_NGINX_BUILD).
 """
 
@@ -120,6 +120,7 @@ class Nginx(OnSlowDisk):
         self.assertEqual(traces(), [])
         self.assertEqual(json.loads((self.work / "out/nginx.json").read_text())["measured"], found["measured"])
         self.assertIn("open_file_cache", (self.work / "out/nginx-paced.svg").read_text())
+        self.assertIn("fio/model", (self.work / "out/nginx.md").read_text())
 
         for name, one in found["watched"].items():
             seen = one["clients"]

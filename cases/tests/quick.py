@@ -131,13 +131,26 @@ class Most(unittest.TestCase):
 
 class Sizes(unittest.TestCase):
     def test_tables(self):
-        one = {"megabits_per_s": 900.0, "requests_per_s": 100.0, "errors": 1, "asked": 1000, "generator_is_bottleneck": True, "times": {of: {"p5_us": 50, "p50_us": 120, "p95_us": 500, "mean_us": 480.0, "cdf": CDF} for of in ("first_byte", "whole")}}
+        one = {"megabits_per_s": 900.0, "requests_per_s": 100.0, "errors": 1, "asked": 1000, "generator_is_bottleneck": True, "server_cpu_us": 20.04, "warm_up_s": 17.2, "is_level": True, "times": {of: {"p5_us": 50, "p50_us": 120, "p95_us": 500, "mean_us": 480.0, "cdf": CDF} for of in ("first_byte", "whole")}}
         names = (sizes.FINAL.name, designs.COPIED.name)
-        result = {"memory_mib": 64, "megabytes": [35.0, 220.0], "rate": 90, "capacity": {name: [one, one] for name in names}, "times": {name: one for name in names}}
+        late = one | {"warm_up_s": 30.0, "is_level": False}
+        result = {"plan": sizes.FULL._asdict(), "memory_mib": 64, "megabytes": [35.0, 220.0], "rate": 90, "capacity": {name: [one, one] for name in names}, "times": {sizes.FINAL.name: one, designs.COPIED.name: late}}
         text = sizes.page(result)
-        for line in ("| exact, maps | 900 * | 900 * |", "| exact, maps | 0.05 | 0.12 | 0.50 | 0.48 | 0.05 | 0.12 | 0.50 | 0.48 | 1 of 1,000 |"):
+        for line in ("| exact, maps | 900 * | 900 * |", "| exact, maps | 20.0 | 20.0 |", "Counted from 17 to 30 s", "after 30 s it was not of: exact, maps (90/s).", "| exact, maps | 0.05 | 0.12 | 0.50 | 0.48 | 0.05 | 0.12 | 0.50 | 0.48 | 1 of 1,000 |"):
             self.assertIn(line, text)
         self.assertIn(designs.COPIED.name, sizes.SERVERS)
+
+    def test_cpu_time_is_of_the_last_seconds(self):
+        class Server:
+            def cpu_s(self):
+                return 0.0
+
+        clock = sizes.CpuClock(Server())
+        # Half of a CPU for ten seconds, then all of it.
+        clock._samples = [(0.0, 1.0), (10.0, 6.0), (14.0, 10.0)]
+        self.assertAlmostEqual(clock.last(4.0), 4.0)
+        self.assertAlmostEqual(clock.last(6.0), 5.0)
+        self.assertAlmostEqual(clock.last(20.0), 9.0)
 
 
 class Proxy(unittest.TestCase):

@@ -488,7 +488,7 @@ def meaning(switches: list[str], counted: dict[str, int]) -> None:
 
 def combinations() -> list[list[str]]:
     """Every combination of switches that means something; what flash refuses is not among them."""
-    cgi = list(itertools.product(("fork", "spawn", "persistent"), ("pipe", "socket")))
+    cgi = list(itertools.product(("fork", "vfork", "persistent"), ("pipe", "socket")))
     names = ("loop", "path", "descriptor", "cached")
     amped = list(itertools.product(("writev", "sendfile"), ("none", "heuristic", "mincore", "cachestat", "nowait", "both")))
     result = []
@@ -496,7 +496,9 @@ def combinations() -> list[list[str]]:
         result.append(["--model", "amped", "--send", send, "--residency", residency, "--names", name, "--cgi", start, "--cgi-answer", answer, "--helpers", "3"])
     for model, send, (start, answer) in itertools.product(("threads", "processes"), ("writev", "sendfile"), cgi):
         result.append(["--model", model, "--workers", "4", "--send", send, "--cgi", start, "--cgi-answer", answer])
-    return result
+    # Only where sendfile(2) sends; a CGI program's answer is always by writev(2), so one way to start it is enough.
+    apart = [switches for switches in result if {"sendfile", "persistent", "socket"} <= {*switches}]
+    return result + [[*switches, "--head", "apart"] for switches in apart]
 
 
 # --- what some designs must do ----------------------------------------------

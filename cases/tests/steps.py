@@ -31,13 +31,20 @@ import small  # noqa: E402
 BACKED = slow_disk.TOP / "target"  # a disk's file system: control groups of tmpfs pay for what lies there
 
 
+# All that cases start, by the names that the kernel has of them: of nginx also the two that are built.
+PROGRAMS = {
+    "flash", "flash-helper", "flash-cgi", "load", "slowdisk", "debox", "deboxd", "fio", "perf", "strace", "bpftrace", "gdb", "rare", "rare-gprof", "rare-in-band", "rcu",
+    "nginx", "nginx-unpatched", "nginx-patched", "lighttpd", "apache2", "haproxy", "webfsd",
+}  # fmt: skip
+
+
 def left() -> set[str]:
     """What an experiment could leave."""
     group = slow_disk.MemoryGroup.hierarchy(pathlib.Path("/proc/mounts").read_text())[1]
     made = {str(mount.place) for mount in slow_disk.mounts()} | {str(path) for path in group.glob("debox-case-*")}
     made |= {file.read_text().strip() for file in pathlib.Path("/sys/block").glob("loop*/loop/backing_file")}
-    made |= {str(path) for kind in ("case", "peer") for path in pathlib.Path(tempfile.gettempdir()).glob(f"debox-{kind}-*")}
-    running = {process.pid: process.command for process in peers.processes().values() if process.command in ("flash", "flash-helper", "flash-cgi", "load", "slowdisk", "debox", "deboxd", "fio", "nginx", "lighttpd", "apache2", "perf", "strace", "bpftrace", "gdb", "haproxy", "rare", "rcu")}
+    made |= {str(path) for kind in ("case-*", "peer-*", "nginx-[0-9]*") for path in pathlib.Path(tempfile.gettempdir()).glob(f"debox-{kind}")}
+    running = {process.pid: process.command for process in peers.processes().values() if process.command in PROGRAMS}
     # No zombies: slowdisk is init's child, which may take its time.
     return made | {f"{pid} {running[pid]}" for pid in server.alive(list(running))}
 

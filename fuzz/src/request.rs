@@ -117,6 +117,9 @@ pub fn check(data: &[u8]) {
                     assert_eq!(words(&bytes[448..]), whom.cgroups.len());
                     assert_eq!(whom.except, [0; 2], "filled in by the broker");
                 }
+                Request::Costs { run_time } => {
+                    assert_eq!((flags, pid), (u32::from(run_time) << 16, 0));
+                }
                 Request::Status
                 | Request::SiteStacks
                 | Request::Chains

@@ -445,6 +445,7 @@ struct debox_life_time {
 #define DEBOX_AWAY_LIFE (1u << 3)    /* with details: life is of it, since its row was last added to */
 #define DEBOX_AWAY_SPLICED (1u << 4) /* CALL: a spliced program's; blocked_ns and runq_ns are of this stretch alone */
 #define DEBOX_AWAY_TAKEN (1u << 5)   /* another account has it: all of this is of when it was taken */
+#define DEBOX_AWAY_LINK_SHIFT 8u     /* ASLEEP: above it DEBOX_CHAIN_REST, _FIRST or _LOOP, as of a sleep that is over */
 struct debox_away {
 	__u32 pid;
 	__u32 tid;
@@ -651,7 +652,7 @@ struct debox_condition {
 #define DEBOX_DETAIL_THREADS (1u << 2)
 #define DEBOX_DETAIL_EVENTS (1u << 3)       /* slow_ns[] and conditions[] are looked at */
 #define DEBOX_DETAIL_EVENT_STACKS (1u << 4) /* events carry a user stack */
-#define DEBOX_DETAIL_SLEEPS (1u << 5)       /* without REQ_BOUNDARY: each sleep in a call is judged by conditions[], alone */
+#define DEBOX_DETAIL_SLEEPS (1u << 5)       /* without REQ_BOUNDARY: each sleep in a call is judged, alone, by conditions[], and by slow_ns[] with DETAIL_EVENTS */
 
 struct debox_account_control {
 	__u32 flags;      /* DEBOX_DETAIL_* */
@@ -662,7 +663,7 @@ struct debox_account_control {
 	__s64 tick_offset_ns;
 	__u64 begins_ns; /* ... when its command was let go; 0: there is none */
 	__u64 reserved[4];
-	__u64 slow_ns[DEBOX_NR_SLOTS]; /* by nr key: a call that took so long is worth an event; 0: none is */
+	__u64 slow_ns[DEBOX_NR_SLOTS]; /* by nr key: a call (or sleep in it) that took so long is worth an event; 0: none is */
 	struct debox_condition condition[DEBOX_CONDITIONS_MAX];
 };
 

@@ -84,6 +84,11 @@
 /* The processes that this connection's account was given by DEBOX_MSG_SELECT are from now on those of
  * whoever asks for them; until then they stay, and others come. */
 #define DEBOX_MSG_YIELD 14u
+/* What watching takes, for all clients together: struct debox_costs. For whom DEBOX_MSG_WATCH is
+ * for. Reply carries 1 descriptor, a file for reading; with DEBOX_REQ_RUN_TIME a second one may
+ * come: while a copy of it is open the kernel takes the run time of BPF programs, which makes
+ * each run of one a little longer, everybody's. The reply's text says why that could not be had. */
+#define DEBOX_MSG_COSTS 15u
 /* How the broker is doing: fills the counters of the reply. */
 #define DEBOX_MSG_STATUS 5u
 
@@ -129,6 +134,7 @@
  * when calls begin and end; what a block's stamps are in time stands in struct
  * debox_account_control. Calls are not counted. */
 #define DEBOX_REQ_SPLICE (1u << 10)
+#define DEBOX_REQ_RUN_TIME (1u << 16) /* COSTS: of the programs in the kernel as well */
 
 struct debox_request {
 	__u32 size;    /* sizeof(struct debox_request) of the sender */
@@ -162,6 +168,21 @@ struct debox_reply {
 	__u64 switches_hidden;  /* STATUS: switches back that the kernel did not show */
 	__u64 processes;        /* WATCH, SELECT: of those threads, first ones of a process */
 	char text[256];         /* what went wrong and the remedy, for people */
+};
+
+/* What of struct debox_costs is known; the rest is 0 and tells nothing. */
+#define DEBOX_COSTS_RUN_TIME (1u << 0)
+#define DEBOX_COSTS_TABLES (1u << 1)
+#define DEBOX_COSTS_CPU (1u << 2)
+#define DEBOX_COSTS_MEMORY (1u << 3)
+struct debox_costs {
+	__u32 size;         /* sizeof(struct debox_costs) of the broker */
+	__u32 known;        /* DEBOX_COSTS_* */
+	__u64 run_time_ns;  /* of its programs, in the times in which the kernel took it */
+	__u64 tables_bytes; /* of its maps in the kernel */
+	__u64 cpu_ns;       /* of the broker's process and what that started */
+	__u64 memory_bytes; /* of the same: what no other process has */
+	__u64 reserved[3];
 };
 
 /*

@@ -554,6 +554,14 @@ int main(void)
 	F(struct, debox_reply, switches_hidden);
 	F(struct, debox_reply, processes);
 	F(struct, debox_reply, text);
+	S(struct, debox_costs);
+	F(struct, debox_costs, size);
+	F(struct, debox_costs, known);
+	F(struct, debox_costs, run_time_ns);
+	F(struct, debox_costs, tables_bytes);
+	F(struct, debox_costs, cpu_ns);
+	F(struct, debox_costs, memory_bytes);
+	F(struct, debox_costs, reserved);
 	S(struct, debox_select);
 	F(struct, debox_select, head);
 	F(struct, debox_select, uids);

@@ -117,8 +117,9 @@ static __attribute__((noinline)) void one(unsigned long n)
 	}
 	/* On a stalled machine handlers can follow one another so closely that
 	 * theirs are all that is left: no older call of ours is among them, or
-	 * those alone that were read before as many others came as are kept. */
-	if (!found && (!ours || last - ours_last >= HISTORY - 8)) {
+	 * those alone that were read before as many others came as are kept, in
+	 * whose places nothing was read then. */
+	if (!found && (!ours || (got < 8 && n > 8) || last - ours_last >= HISTORY - 8)) {
 		pushed_out++;
 		return;
 	}

@@ -345,26 +345,47 @@ static int file_cold(const char *path, size_t n)
 	exit(98);
 }
 
-/* The paper's Figure 4. */
-static void scenario_page_in(long mb)
+/* A file of which nothing is in memory. */
+static char *map_cold(size_t n)
 {
-	size_t n = (size_t)mb << 20;
-	char path[256];
-	int from, to;
-	char *map;
+	char path[256], *map;
+	int from;
 
 	snprintf(path, sizeof(path), "%s/truth-from.%d", dir, getpid());
 	from = file_cold(path, n);
 	unlink(path);
+	map = mmap(NULL, n, PROT_READ, MAP_SHARED, from, 0);
+	if (map == MAP_FAILED)
+		fail("mmap");
+	return map;
+}
+
+/* The paper's Figure 4. */
+static void scenario_page_in(long mb)
+{
+	size_t n = (size_t)mb << 20;
+	char path[256], *map = map_cold(n);
+	int to;
+
 	snprintf(path, sizeof(path), "%s/truth-to.%d", dir, getpid());
 	to = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
 	if (to < 0)
 		fail(path);
 	unlink(path);
-	map = mmap(NULL, n, PROT_READ, MAP_SHARED, from, 0);
-	if (map == MAP_FAILED)
-		fail("mmap");
 	MEASURE("write", SYS_write, n, write(to, map, n));
+}
+
+/* The same without a call. */
+static void scenario_touch(long mb)
+{
+	size_t n = (size_t)mb << 20;
+	volatile char *map = map_cold(n);
+
+	if (madvise((void *)map, n, MADV_RANDOM))
+		fail("madvise");
+	for (size_t at = 0; at < n; at += 16 * 4096)
+		(void)map[at];
+	usleep(50000);
 }
 
 static void scenario_fsync(long mb)
@@ -680,6 +701,8 @@ int main(int argc, char **argv)
 		scenario_accept(arg);
 	else if (!strcmp(name, "page-in"))
 		scenario_page_in(arg);
+	else if (!strcmp(name, "touch"))
+		scenario_touch(arg);
 	else if (!strcmp(name, "fsync"))
 		scenario_fsync(arg);
 	else if (!strcmp(name, "faults"))

@@ -26,6 +26,7 @@ import urllib.request
 PACKAGES = ("debox", "debox-agent")
 SOCKET, BROKER, AGENT = "deboxd.socket", "deboxd.service", "debox-agent.service"
 FLIGHT = "/var/lib/debox/flight"
+CONFIGURATION = "/etc/debox/agent.toml"
 MEMBER, STRANGER = "member", "stranger"
 # What may be exposed, by `systemd-analyze security`: of 10.
 EXPOSED_MOST = 2.5
@@ -127,6 +128,11 @@ def spliceable():
     return splice["state"] == "ok"
 
 
+def configuration_is_for_the_group():
+    told = os.stat(CONFIGURATION)
+    expect((stat.S_IMODE(told.st_mode), told.st_uid, grp.getgrgid(told.st_gid).gr_name) == (0o640, 0, "debox"), told)
+
+
 @step(1)
 def installed():
     come("the end of the boot", lambda: run("systemctl", "is-system-running", status=None).stdout.strip() in ("running", "degraded", "starting"))
@@ -136,6 +142,7 @@ def installed():
         expect(have == (enabled, state), unit, have)
     told = os.stat("/run/debox/debox.sock")
     expect((stat.S_IMODE(told.st_mode), grp.getgrgid(told.st_gid).gr_name) == (0o660, "debox"), told)
+    configuration_is_for_the_group()
     for user in (MEMBER, STRANGER):
         run("useradd", "--create-home", user)
     run("usermod", "--append", "--groups", "debox", MEMBER)
@@ -190,10 +197,9 @@ def the_agent_starts_and_says_so():
 def reloaded_and_no_other_process():
     before = [shown(unit, "MainPID") for unit in (BROKER, AGENT)]
     run("systemctl", "reload", BROKER)
-    pathlib.Path("/etc/debox").mkdir(exist_ok=True)
-    pathlib.Path("/etc/debox/agent.toml").write_text('[[policy]]\nname = "machine"\nperiod = "5s"\nowners_first = true\n')
+    pathlib.Path(CONFIGURATION).write_text('[[policy]]\nname = "machine"\nperiod = "5s"\nowners_first = true\n')
     run("systemctl", "reload", AGENT)
-    come("that the file was read", lambda: "/etc/debox/agent.toml: read again" in journal(AGENT))
+    come("that the file was read", lambda: f"{CONFIGURATION}: read again" in journal(AGENT))
     expect([shown(unit, "MainPID") for unit in (BROKER, AGENT)] == before, "another process")
     run("debox", "status", user=MEMBER)
     come("a recording of a period", lambda: glob.glob(f"{FLIGHT}/*.debox"))
@@ -286,6 +292,9 @@ def upgraded_under_a_client():
     come("figures", lambda: "debox_thread_seconds_total{" in figures_or_none())
     run("debox", "run", "--", "true", user=MEMBER)
     expect(run("systemctl", "is-enabled", AGENT).stdout == "enabled\n", "the agent is disabled")
+    # What an administrator wrote, and who reads it.
+    expect('period = "5s"' in pathlib.Path(CONFIGURATION).read_text(), "the agent's file is another one")
+    configuration_is_for_the_group()
 
 
 @step(2)

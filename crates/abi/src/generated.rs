@@ -143,6 +143,8 @@ pub const DEBOX_AWAY_LIFE: u32 = 1 << 3;
 pub const DEBOX_AWAY_SPLICED: u32 = 1 << 4;
 /// another account has it: all of this is of when it was taken
 pub const DEBOX_AWAY_TAKEN: u32 = 1 << 5;
+/// ASLEEP: above it DEBOX_CHAIN_REST, _FIRST or _LOOP, as of a sleep that is over
+pub const DEBOX_AWAY_LINK_SHIFT: u32 = 8;
 pub const DEBOX_EVENTS_BYTES: usize = 1 << 20;
 pub const DEBOX_KEY_USED: u64 = 1 << 63;
 /// 10 bits: nr key of the call
@@ -221,7 +223,7 @@ pub const DEBOX_DETAIL_THREADS: u32 = 1 << 2;
 pub const DEBOX_DETAIL_EVENTS: u32 = 1 << 3;
 /// events carry a user stack
 pub const DEBOX_DETAIL_EVENT_STACKS: u32 = 1 << 4;
-/// without REQ_BOUNDARY: each sleep in a call is judged by conditions[], alone
+/// without REQ_BOUNDARY: each sleep in a call is judged, alone, by conditions[], and by slow_ns[] with DETAIL_EVENTS
 pub const DEBOX_DETAIL_SLEEPS: u32 = 1 << 5;
 pub const DEBOX_CHAINS_MAX: usize = 16384;
 /// one that is longer ends in DEBOX_CHAIN_DEEPER
@@ -947,7 +949,7 @@ mirror! {
         /// ... when its command was let go; 0: there is none
         begins_ns: u64 = 24,
         reserved: [u64; 4] = 32,
-        /// by nr key: a call that took so long is worth an event; 0: none is
+        /// by nr key: a call (or sleep in it) that took so long is worth an event; 0: none is
         slow_ns: [u64; 1024] = 64,
         condition: [debox_condition; 8] = 8256,
     }
@@ -1374,6 +1376,7 @@ pub const DEBOX_MSG_KERNEL_FUNCTIONS: u32 = 11;
 pub const DEBOX_MSG_SELECT: u32 = 12;
 pub const DEBOX_MSG_BOUNDARY: u32 = 13;
 pub const DEBOX_MSG_YIELD: u32 = 14;
+pub const DEBOX_MSG_COSTS: u32 = 15;
 pub const DEBOX_MSG_STATUS: u32 = 5;
 /// SLOTS, ACCOUNT: take call boundaries in the kernel
 pub const DEBOX_REQ_BOUNDARY: u32 = 1 << 0;
@@ -1394,6 +1397,12 @@ pub const DEBOX_REQ_IRQ: u32 = 1 << 5;
 pub const DEBOX_REQ_ON_CPU: u32 = 1 << 6;
 pub const DEBOX_ON_CPU_HZ_MAX: u32 = 1000;
 pub const DEBOX_REQ_SPLICE: u32 = 1 << 10;
+/// COSTS: of the programs in the kernel as well
+pub const DEBOX_REQ_RUN_TIME: u32 = 1 << 16;
+pub const DEBOX_COSTS_RUN_TIME: u32 = 1 << 0;
+pub const DEBOX_COSTS_TABLES: u32 = 1 << 1;
+pub const DEBOX_COSTS_CPU: u32 = 1 << 2;
+pub const DEBOX_COSTS_MEMORY: u32 = 1 << 3;
 pub const DEBOX_SELECT_UIDS_MAX: usize = 16;
 pub const DEBOX_SELECT_COMMS_LEN: usize = 256;
 pub const DEBOX_SELECT_CGROUPS_LEN: usize = 2048;
@@ -1462,6 +1471,24 @@ mirror! {
         processes: u64 = 120,
         /// what went wrong and the remedy, for people
         text: [u8; 256] = 128,
+    }
+}
+
+mirror! {
+    debox_costs = 64, 8 {
+        /// sizeof(struct debox_costs) of the broker
+        size: u32 = 0,
+        /// DEBOX_COSTS_*
+        known: u32 = 4,
+        /// of its programs, in the times in which the kernel took it
+        run_time_ns: u64 = 8,
+        /// of its maps in the kernel
+        tables_bytes: u64 = 16,
+        /// of the broker's process and what that started
+        cpu_ns: u64 = 24,
+        /// of the same: what no other process has
+        memory_bytes: u64 = 32,
+        reserved: [u64; 3] = 40,
     }
 }
 

@@ -104,6 +104,19 @@ impl debox_site_row {
     }
 }
 
+impl debox_on_cpu {
+    /// Numbers of the kernel's functions in its samples, as often as they occur.
+    pub fn kernel_functions(&self) -> impl Iterator<Item = u32> {
+        let of_kernel =
+            |frame: &&u64| **frame >> DEBOX_FRAME_FILE_SHIFT == u64::from(DEBOX_FRAME_KERNEL);
+        let stacks = self.stacks.iter();
+        stacks
+            .flat_map(|stack| &stack.frames[..(stack.depth as usize).min(DEBOX_USER_FRAMES_MAX)])
+            .filter(of_kernel)
+            .map(|&frame| frame as u32)
+    }
+}
+
 impl debox_account {
     /// Threads that left the watch before their end, for whatever reason.
     pub const fn threads_left(&self) -> u64 {

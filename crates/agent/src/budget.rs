@@ -1,17 +1,19 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! What does watching cost, and what is left out when that is more than was said?
 //!
-//! The kernel takes the run time of BPF programs for whoever asks, at a cost at each run: it is
-//! asked for a moment now and then. Programs and maps are those of this process, which has them if
-//! the broker is its own; of another broker nothing is known but what the agent itself takes.
+//! The broker is asked what it takes, with its programs and maps in the kernel, of all its clients. The
+//! kernel takes the run time of BPF programs for whoever asks, at a cost at each run: it is asked for a
+//! moment now and then. What the broker does not tell is said, and not counted.
 //!
 //! What is over twice goes down a step, and up again when it has been below half of the budget for a
 //! while. A step up that did not last makes the while twice as long.
+//!
+//! A policy may have a budget of its own, of what can be told apart by policies: events. The kernel
+//! takes the run time by program, and tables are made for all that may come.
 
 use crate::config::BudgetConfig;
-use debox_cli::capture::family_of;
-use std::collections::HashMap;
-use std::os::fd::{FromRawFd, OwnedFd};
+use debox_cli::capture::{Base, Costs, own_bytes, own_time};
+use std::cmp::Ordering;
 use std::time::{Duration, Instant};
 
 /// So long the kernel takes the run time of programs.
@@ -20,9 +22,6 @@ const WINDOW: Duration = Duration::from_millis(250);
 const OVER: u32 = 2;
 const WELL: u32 = 6;
 const WELL_MOST: u32 = 360;
-
-const BPF_ENABLE_STATS: libc::c_long = 32;
-const BPF_STATS_RUN_TIME: u32 = 0;
 
 /// What is done, from the least to all that the file says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -77,27 +76,32 @@ impl Steps {
     }
 }
 
-/// What was used since the look before.
+/// What was used since the look before. None: it could not be measured, or, of a broker of its own, is the agent's.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Used {
     /// Of one CPU, by the agent and what it started.
     pub agent: f64,
-    /// By DeBox's programs in the kernel; None: it could not be measured.
+    /// By the broker and what that started.
+    pub broker: Option<f64>,
+    /// By DeBox's programs in the kernel.
     pub programs: Option<f64>,
     /// Of the agent and what it started.
-    pub agent_bytes: u64,
+    pub agent_bytes: Option<u64>,
+    /// Of the broker and what that started.
+    pub broker_bytes: Option<u64>,
     /// Of maps in the kernel.
-    pub tables_bytes: u64,
+    pub tables_bytes: Option<u64>,
     pub events_per_s: f64,
 }
 
 impl Used {
     fn memory(&self) -> u64 {
-        self.agent_bytes + self.tables_bytes
+        let parts = [self.agent_bytes, self.broker_bytes, self.tables_bytes];
+        parts.into_iter().flatten().sum()
     }
 
     fn cpu(&self) -> f64 {
-        self.agent + self.programs.unwrap_or(0.0)
+        self.agent + self.broker.unwrap_or(0.0) + self.programs.unwrap_or(0.0)
     }
 
     /// How much of each budget that is.
@@ -156,14 +160,108 @@ impl Ladder {
         (self.over, self.well) = (0, 0);
         true
     }
+
+    /// What a step from the level before means, and, of one down, what was over.
+    fn say(&self, before: Level, whose: &str, over: impl FnOnce() -> String) {
+        let why = match self.level.cmp(&before) {
+            Ordering::Equal => return,
+            Ordering::Less => over(),
+            Ordering::Greater => "there is room again".to_owned(),
+        };
+        let from_here_on = self.level.text();
+        debox_cli::say(&format!("{whose}: {why}; from here on: {from_here_on}"));
+    }
 }
 
-/// What is open of the kernel's statistics.
+fn events_text(events_per_s: f64, most: u64) -> String {
+    format!("{events_per_s:.0} events a second, and {most} was to be the most")
+}
+
+/// The time in which the kernel takes the run time of programs.
 struct Window {
     begin: Instant,
-    /// While it is there the kernel takes the time.
-    _stats: Option<OwnedFd>,
-    before_ns: u64,
+    /// As it began. While it is there the kernel takes the time.
+    before: Costs,
+}
+
+/// Of one CPU; None: not known.
+fn share(before: Option<Duration>, after: Option<Duration>, took: Duration) -> Option<f64> {
+    let ran = after?.saturating_sub(before?);
+    Some(ran.as_secs_f64() / took.as_secs_f64().max(1e-3))
+}
+
+/// Without what is counted as the agent's: a broker of its own is a part of its process.
+fn others(costs: Costs, own_broker: bool) -> Costs {
+    match own_broker {
+        true => Costs {
+            cpu: None,
+            memory_bytes: None,
+            ..costs
+        },
+        false => costs,
+    }
+}
+
+/// Of one policy.
+pub struct PolicyBudget {
+    events_per_s: Option<u64>,
+    ladder: Ladder,
+    looked: Instant,
+    events: u64,
+}
+
+impl PolicyBudget {
+    pub fn new(events_per_s: Option<u64>) -> Self {
+        Self {
+            events_per_s,
+            ladder: Ladder::new(),
+            looked: Instant::now(),
+            events: 0,
+        }
+    }
+
+    pub fn level(&self) -> Level {
+        self.ladder.level
+    }
+
+    /// Of these, what is a matter of all policies' budget: what is beyond its own is seen to here.
+    pub fn events(&mut self, events: u64, every: Duration) -> u64 {
+        let most = self.events_per_s.map_or(u64::MAX, |most| {
+            (most as f64 * every.as_secs_f64().max(1.0)) as u64
+        });
+        let left = most.saturating_sub(self.events);
+        self.events += events;
+        events.min(left)
+    }
+
+    pub fn due(&self, every: Duration) -> Option<Instant> {
+        self.events_per_s.map(|_| self.looked + every)
+    }
+
+    /// What is due, of the policy with this name: whether it was over, and whether it is another level now.
+    pub fn look(&mut self, name: &str, every: Duration) -> Option<(bool, bool)> {
+        let most = self.events_per_s?;
+        let since = self.looked.elapsed();
+        if since < every {
+            return None;
+        }
+        let events_per_s = self.events as f64 / since.as_secs_f64().max(1e-3);
+        (self.looked, self.events) = (Instant::now(), 0);
+        let before = self.ladder.level;
+        let steps = Steps {
+            conditions: true,
+            boundary: false,
+        };
+        let share = events_per_s / most as f64;
+        self.ladder.look(share, steps);
+        // Where no other period can begin they go on, and nothing else would make them fewer.
+        self.ladder.level = self.ladder.level.max(Level::NoConditions);
+        let changed = self.ladder.level != before;
+        self.ladder.say(before, &format!("policy {name}"), || {
+            events_text(events_per_s, most)
+        });
+        Some((share > 1.0, changed))
+    }
 }
 
 pub struct Budget {
@@ -171,10 +269,11 @@ pub struct Budget {
     ladder: Ladder,
     looked: Instant,
     own: Duration,
+    /// The broker's CPU time at the look before.
+    broker: Option<(Instant, Duration)>,
     window: Option<Window>,
     events: u64,
-    used: Option<Used>,
-    /// Why the programs' time is not known; it is said once.
+    /// Why something is not known; it is said once.
     unmeasured: Option<String>,
 }
 
@@ -184,33 +283,19 @@ pub struct Look {
     /// Which budgets were exceeded.
     pub over: Vec<&'static str>,
     pub used: Used,
-    pub level: Level,
 }
 
 impl Budget {
-    /// `own_broker`: programs and maps are this process's.
-    pub fn new(config: &BudgetConfig, own_broker: bool) -> Self {
-        let unmeasured = match (config.cpu, own_broker) {
-            (Some(_), false) => Some(
-                "the broker is another process: of its programs in the kernel, its maps and itself nothing is \
-                 measured here, only the agent"
-                    .to_owned(),
-            ),
-            (Some(_), true) => stats_enable().err(),
-            (None, _) => None,
-        };
-        if let Some(why) = &unmeasured {
-            debox_cli::say(&format!("[budget]: {why}"));
-        }
+    pub fn new(config: &BudgetConfig) -> Self {
         Self {
             config: config.clone(),
             ladder: Ladder::new(),
             looked: Instant::now(),
             own: own_time(),
+            broker: None,
             window: None,
             events: 0,
-            used: None,
-            unmeasured,
+            unmeasured: None,
         }
     }
 
@@ -239,41 +324,64 @@ impl Budget {
         })
     }
 
+    /// What the broker says, as far as a budget is about that.
+    fn costs(&mut self, base: &Base) -> Costs {
+        let run_time = self.config.cpu.is_some();
+        if !run_time && self.config.memory_bytes.is_none() {
+            return Costs::default();
+        }
+        let (costs, unmeasured) = match base.costs(run_time) {
+            Ok(mut costs) => {
+                let lack = costs.lack.take();
+                (costs, lack)
+            }
+            Err(error) => (
+                Costs::default(),
+                Some(format!(
+                    "of the broker, its programs in the kernel and its maps nothing is measured, only the agent: {error}"
+                )),
+            ),
+        };
+        if let Some(why) = &unmeasured
+            && unmeasured != self.unmeasured
+        {
+            debox_cli::say(&format!("[budget]: {why}"));
+        }
+        self.unmeasured = unmeasured;
+        others(costs, base.is_own())
+    }
+
     /// What is due; None: nothing was decided.
-    pub fn look(&mut self, steps: Steps) -> Option<Look> {
+    pub fn look(&mut self, steps: Steps, base: &Base) -> Option<Look> {
         let now = Instant::now();
         if self.due().is_none_or(|due| due > now) {
             return None;
         }
         let Some(window) = self.window.take() else {
-            let stats = match self.unmeasured {
-                None if self.config.cpu.is_some() => stats_enable().ok().flatten(),
-                _ => None,
-            };
-            self.window = Some(Window {
-                _stats: stats,
-                before_ns: self.programs_ns(),
-                begin: Instant::now(),
-            });
+            let before = self.costs(base);
+            let begin = Instant::now();
+            self.broker = self.broker.or(before.cpu.map(|cpu| (begin, cpu)));
+            self.window = Some(Window { begin, before });
             return None;
         };
-        let (ran_ns, took) = (
-            self.programs_ns().saturating_sub(window.before_ns),
-            window.begin.elapsed(),
-        );
-        drop(window);
+        let after = self.costs(base);
+        let took = window.begin.elapsed();
         let own = own_time();
         let since = self.looked.elapsed().as_secs_f64().max(1e-3);
-        let measured = self.unmeasured.is_none() && self.config.cpu.is_some();
         let used = Used {
             agent: own.saturating_sub(self.own).as_secs_f64() / since,
-            programs: measured.then(|| ran_ns as f64 / took.as_nanos().max(1) as f64),
-            agent_bytes: agent_bytes(),
-            tables_bytes: own_objects("map_id:", "memlock:"),
+            broker: (self.broker)
+                .and_then(|(at, before)| share(Some(before), after.cpu, at.elapsed())),
+            programs: share(window.before.run_time, after.run_time, took),
+            agent_bytes: own_bytes(),
+            broker_bytes: after.memory_bytes,
+            tables_bytes: after.tables_bytes,
             events_per_s: self.events as f64 / since,
         };
+        // The kernel takes the run time no longer than that.
+        drop(window);
         (self.own, self.events, self.looked) = (own, 0, Instant::now());
-        self.used = Some(used);
+        self.broker = after.cpu.map(|cpu| (self.looked, cpu));
         let shares = used.shares(&self.config);
         let share = shares.iter().map(|(_, share)| *share).fold(0.0, f64::max);
         let over: Vec<&'static str> = shares
@@ -283,23 +391,11 @@ impl Budget {
             .collect();
         let before = self.ladder.level;
         let changed = self.ladder.look(share, steps);
-        if changed && self.ladder.level < before {
-            debox_cli::say(&format!(
-                "budget: {}; from here on: {}",
-                self.over_text(&used, &over),
-                self.ladder.level.text()
-            ));
-        } else if changed {
-            debox_cli::say(&format!(
-                "budget: there is room again; from here on: {}",
-                self.ladder.level.text()
-            ));
-        }
+        (self.ladder).say(before, "budget", || self.over_text(&used, &over));
         Some(Look {
             changed,
             over,
             used,
-            level: self.ladder.level,
         })
     }
 
@@ -307,121 +403,22 @@ impl Budget {
         let percent = |share: f64| format!("{:.2} %", share * 100.0);
         let text = |what: &&'static str| match *what {
             "cpu" => format!(
-                "{} of a CPU, {} by its programs in the kernel, and {} was to be the most",
+                "{} of a CPU, {} of it by programs in the kernel, and {} was to be the most",
                 percent(used.cpu()),
                 used.programs.map_or("not measured".into(), percent),
                 percent(self.config.cpu.unwrap_or(0.0))
             ),
             "memory" => format!(
-                "{} MB of memory, and {} MB was to be the most",
+                "{} MB of memory, {} of it tables in the kernel, and {} MB was to be the most",
                 used.memory() >> 20,
+                used.tables_bytes
+                    .map_or("not measured".into(), |bytes| format!("{} MB", bytes >> 20)),
                 self.config.memory_bytes.unwrap_or(0) >> 20
             ),
-            _ => format!(
-                "{:.0} events a second, and {} was to be the most",
-                used.events_per_s,
-                self.config.events_per_s.unwrap_or(0)
-            ),
+            _ => events_text(used.events_per_s, self.config.events_per_s.unwrap_or(0)),
         };
         over.iter().map(text).collect::<Vec<_>>().join("; ")
     }
-
-    fn programs_ns(&self) -> u64 {
-        if self.unmeasured.is_some() || self.config.cpu.is_none() {
-            return 0;
-        }
-        own_objects("prog_id:", "run_time_ns:")
-    }
-}
-
-/// None: the kernel takes it all the time.
-fn stats_enable() -> Result<Option<OwnedFd>, String> {
-    let always = std::fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled");
-    if always.is_ok_and(|text| text.trim() == "1") {
-        return Ok(None);
-    }
-    let attr: [u32; 32] = {
-        let mut attr = [0; 32];
-        attr[0] = BPF_STATS_RUN_TIME;
-        attr
-    };
-    // SAFETY: the struct is a valid local of that size; the kernel reads it only.
-    let fd = unsafe {
-        libc::syscall(
-            libc::SYS_bpf,
-            BPF_ENABLE_STATS,
-            attr.as_ptr(),
-            size_of_val(&attr),
-        )
-    };
-    if fd < 0 {
-        let error = std::io::Error::last_os_error();
-        return Err(format!(
-            "the CPU time of DeBox's programs in the kernel is not measured: {error}. It needs CAP_SYS_ADMIN, or \
-             sysctl kernel.bpf_stats_enabled=1"
-        ));
-    }
-    // SAFETY: the descriptor is new, and this process's own.
-    Ok(Some(unsafe { OwnedFd::from_raw_fd(fd as i32) }))
-}
-
-/// A sum over this process's BPF objects of a kind, each once.
-fn own_objects(id: &str, value: &str) -> u64 {
-    let mut found: HashMap<String, u64> = HashMap::new();
-    for entry in std::fs::read_dir("/proc/self/fdinfo")
-        .into_iter()
-        .flatten()
-        .flatten()
-    {
-        let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
-        let field = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
-        if let (Some(id), Some(value)) = (field(id), field(value)) {
-            found.insert(id.trim().to_owned(), value.trim().parse().unwrap_or(0));
-        }
-    }
-    found.values().sum()
-}
-
-/// CPU time of this process, of children that have ended, and of those that live.
-fn own_time() -> Duration {
-    let of = |who| {
-        // SAFETY: all-zero is a valid rusage.
-        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-        // SAFETY: fills a valid local.
-        unsafe { libc::getrusage(who, &raw mut usage) };
-        let time = |t: libc::timeval| Duration::new(t.tv_sec as u64, t.tv_usec as u32 * 1000);
-        time(usage.ru_utime) + time(usage.ru_stime)
-    };
-    // SAFETY: no memory involved.
-    let ticks = unsafe { libc::sysconf(libc::_SC_CLK_TCK) }.max(1) as f64;
-    let living = family_of(std::process::id())
-        .into_iter()
-        .skip(1)
-        .map(|pid| {
-            let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-            let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
-            // Fields 14 and 15; the rest begins with field 3.
-            let fields = rest.split_ascii_whitespace().skip(11).take(2);
-            let used: f64 = fields.filter_map(|f| f.parse::<f64>().ok()).sum();
-            Duration::from_secs_f64(used / ticks)
-        });
-    of(libc::RUSAGE_SELF) + of(libc::RUSAGE_CHILDREN) + living.sum::<Duration>()
-}
-
-/// What no other process has, of this one and its children.
-fn agent_bytes() -> u64 {
-    let anonymous = |pid: u32| -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("RssAnon:"));
-        let number = line.and_then(|line| line.split_ascii_whitespace().next());
-        number.and_then(|n| n.parse::<u64>().ok()).unwrap_or(0) << 10
-    };
-    family_of(std::process::id())
-        .into_iter()
-        .map(anonymous)
-        .sum()
 }
 
 #[cfg(test)]
@@ -478,18 +475,88 @@ mod tests {
     }
 
     #[test]
-    fn what_this_process_takes_is_known() {
-        let before = own_time();
-        let until = Instant::now() + Duration::from_millis(100);
-        while Instant::now() < until {
-            std::hint::black_box(0);
+    fn what_a_policy_has_beyond_its_own_is_not_of_all() {
+        let second = Duration::from_secs(1);
+        let mut own = PolicyBudget::new(Some(20));
+        let of_all: Vec<u64> = (0..3).map(|_| own.events(15, second)).collect();
+        assert_eq!(of_all, [15, 5, 0]);
+        assert_eq!(PolicyBudget::new(None).events(1000, second), 1000);
+        assert_eq!(own.look("web", 60 * second), None);
+        // Without conditions is all that helps, also where no other period could begin.
+        let looks: Vec<(bool, bool)> = (0..9)
+            .filter_map(|_| {
+                own.events(u64::from(u32::MAX), second);
+                own.look("web", Duration::ZERO)
+            })
+            .collect();
+        assert_eq!(looks[..3], [(true, false), (true, true), (true, false)]);
+        assert!(looks[3..].iter().all(|look| *look == (true, false)));
+        assert_eq!(own.level(), Level::NoConditions);
+    }
+
+    fn measured() -> Used {
+        Used {
+            agent: 0.002,
+            broker: Some(0.004),
+            programs: Some(0.006),
+            agent_bytes: Some(10 << 20),
+            broker_bytes: Some(20 << 20),
+            tables_bytes: Some(40 << 20),
+            events_per_s: 0.0,
         }
-        let took = own_time().saturating_sub(before);
-        assert!(
-            took > Duration::ZERO && took < Duration::from_secs(30),
-            "{took:?}"
-        );
-        let memory = agent_bytes();
-        assert!(memory > 100_000 && memory < 1 << 34, "{memory}");
+    }
+
+    #[test]
+    fn a_broker_that_is_another_process_counts() {
+        let config = BudgetConfig {
+            cpu: Some(0.01),
+            memory_bytes: Some(50 << 20),
+            events_per_s: None,
+            every: Duration::from_secs(10),
+        };
+        let used = measured();
+        assert!((used.cpu() - 0.012).abs() < 1e-9, "{used:?}");
+        assert_eq!(used.memory(), 70 << 20);
+        let shares = used.shares(&config);
+        assert!(shares.iter().all(|(_, share)| *share > 1.0), "{shares:?}");
+        // Not twice, where it is a part of the agent's.
+        let costs = |own_broker| {
+            let costs = Costs {
+                run_time: Some(Duration::from_millis(1)),
+                tables_bytes: Some(3),
+                cpu: Some(Duration::from_millis(2)),
+                memory_bytes: Some(4),
+                ..Costs::default()
+            };
+            let costs = others(costs, own_broker);
+            assert!(costs.run_time.is_some() && costs.tables_bytes.is_some());
+            (costs.cpu, costs.memory_bytes)
+        };
+        assert_eq!(costs(false), (Some(Duration::from_millis(2)), Some(4)));
+        assert_eq!(costs(true), (None, None));
+    }
+
+    #[test]
+    fn what_is_not_measured_is_no_zero() {
+        let ms = Duration::from_millis;
+        assert_eq!(share(Some(ms(10)), Some(ms(35)), ms(250)), Some(0.1));
+        assert_eq!(share(Some(ms(10)), Some(ms(10)), ms(250)), Some(0.0));
+        assert_eq!(share(None, Some(ms(35)), ms(250)), None);
+        assert_eq!(share(Some(ms(10)), None, ms(250)), None);
+        // And it is said so.
+        let budget = Budget::new(&BudgetConfig {
+            cpu: Some(0.001),
+            memory_bytes: Some(1 << 20),
+            events_per_s: None,
+            every: Duration::from_secs(10),
+        });
+        let text = |used: &Used| budget.over_text(used, &["cpu", "memory"]);
+        assert!(!text(&measured()).contains("not measured"));
+        let used = Used {
+            programs: None,
+            tables_bytes: None,
+            ..measured()
+        };
+        assert_eq!(text(&used).matches("not measured").count(), 2, "{used:?}");
     }
 }

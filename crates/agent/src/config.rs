@@ -37,8 +37,7 @@ const PERIOD: (Duration, Duration) = (Duration::from_secs(2), Duration::from_sec
 const FILE_MOST: u64 = 1 << 20;
 const DAY: Duration = Duration::from_secs(86_400);
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Way {
     #[default]
     Sleeps,
@@ -60,6 +59,8 @@ pub struct Policy {
     /// Of each period there is one report.
     pub period: Duration,
     pub when: Vec<PolicyWhen>,
+    /// Of its own: calls that met one of these.
+    pub events_per_s: Option<u64>,
 }
 
 /// `[[policy.when]]`: what is done about a single call.
@@ -78,7 +79,7 @@ pub struct PolicyWhen {
 /// `[budget]`: what watching may cost; None: it is not looked at.
 #[derive(Clone, Debug, PartialEq)]
 pub struct BudgetConfig {
-    /// Of one CPU: DeBox's programs in the kernel, the agent, and the broker if it is the agent's own.
+    /// Of one CPU: DeBox's programs in the kernel, the agent and the broker.
     pub cpu: Option<f64>,
     pub memory_bytes: Option<u64>,
     /// Calls that met a condition.
@@ -97,6 +98,7 @@ impl Policy {
             capture_for: None,
             period: PERIOD_USUAL,
             when: Vec::new(),
+            events_per_s: None,
         }
     }
 }
@@ -196,10 +198,17 @@ struct PolicyFile {
     uid: Vec<Spanned<String>>,
     container: Vec<Spanned<String>>,
     owners_first: bool,
-    capture: Way,
+    capture: Option<Spanned<String>>,
     r#for: Option<Spanned<String>>,
     period: Option<Spanned<String>>,
     when: Vec<PolicyWhenFile>,
+    budget: PolicyBudgetFile,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+struct PolicyBudgetFile {
+    events_per_s: Option<Spanned<u64>>,
 }
 
 #[derive(Deserialize)]
@@ -415,6 +424,26 @@ fn policy_when_of(
     Ok(when)
 }
 
+fn way_of(capture: Option<Spanned<String>>) -> Result<Way, Wrong> {
+    let Some(capture) = capture else {
+        return Ok(Way::default());
+    };
+    let what = match capture.as_ref().as_str() {
+        "sleeps" => return Ok(Way::Sleeps),
+        "boundary" => return Ok(Way::Boundary),
+        "wrap" => {
+            "capture = \"wrap\" is a library that is preloaded as a program starts (debox run --capture=wrap), and a policy \
+             watches programs that others started: say capture = \"boundary\" in its place, which has all calls (for = \"10m\", if \
+             it is to be for a time)"
+                .to_owned()
+        }
+        other => format!(
+            "capture is {other:?}; it can be \"sleeps\" or \"boundary\", the default is \"sleeps\""
+        ),
+    };
+    Err((what, capture.span()))
+}
+
 /// `1%`, `0.5%`: of one CPU.
 fn share_of(text: &str) -> Option<f64> {
     let number: f64 = text.strip_suffix('%')?.trim().parse().ok()?;
@@ -428,6 +457,12 @@ fn bytes_of(text: &str) -> Option<u64> {
         .find_map(|(name, unit)| Some((text.strip_suffix(name)?, unit)))?;
     let bytes = number.trim().parse::<u64>().ok()?.checked_mul(unit)?;
     (bytes > 0).then_some(bytes)
+}
+
+fn events_of(events: Option<Spanned<u64>>) -> Result<Option<u64>, Wrong> {
+    (events.is_some())
+        .then(|| number_of("events_per_s", events, 1_000_000, 1_000))
+        .transpose()
 }
 
 fn budget_of(file: BudgetFile) -> Result<BudgetConfig, Wrong> {
@@ -451,10 +486,7 @@ fn budget_of(file: BudgetFile) -> Result<BudgetConfig, Wrong> {
             (what, text.span())
         })?),
     };
-    let events_per_s = match file.events_per_s {
-        None => None,
-        events => Some(number_of("events_per_s", events, 1_000_000, 1_000)?),
-    };
+    let events_per_s = events_of(file.events_per_s)?;
     let second = Duration::from_secs(1);
     let every = time_of("every", file.every, (second, 3600 * second), 10 * second)?;
     Ok(BudgetConfig {
@@ -520,9 +552,10 @@ fn policy_of(file: Spanned<PolicyFile>) -> Result<Placed, Wrong> {
         true => whom,
         false => WhomArgs::whole_machine(),
     };
+    let capture = way_of(file.capture)?;
     let capture_for = match file.r#for {
         None => None,
-        Some(time) if file.capture != Way::Boundary => {
+        Some(time) if capture != Way::Boundary => {
             let what = "for is how long capture = \"boundary\" lasts, which is not what stands here: say that, or \
                         leave for out"
                 .to_owned();
@@ -537,14 +570,22 @@ fn policy_of(file: Spanned<PolicyFile>) -> Result<Placed, Wrong> {
     };
     let mut room = DEBOX_CONDITIONS_MAX;
     let when: Result<Vec<_>, Wrong> = (file.when.into_iter())
-        .map(|when| policy_when_of(when, file.capture, &mut room))
+        .map(|when| policy_when_of(when, capture, &mut room))
         .collect();
+    let when = when?;
+    if let (Some(events), true) = (&file.budget.events_per_s, when.is_empty()) {
+        let what = "events_per_s is about calls that meet conditions of this policy, which has none: say which by \
+                    [[policy.when]], or leave it out"
+            .to_owned();
+        return Err((what, events.span()));
+    }
     let policy = Policy {
         name: name.into_inner(),
-        when: when?,
+        when,
+        events_per_s: events_of(file.budget.events_per_s)?,
         whom,
         owners_first: file.owners_first,
-        capture: file.capture,
+        capture,
         capture_for,
         period: time_of("period", file.period, PERIOD, PERIOD_USUAL)?,
     };
@@ -814,7 +855,7 @@ mod tests {
             "[[policy]]\nname = \"web-1\"\nunit = [\"nginx.service\"]\nuid = [\"www-data\"]\n\
              owners_first = true\ncapture = \"boundary\"\nfor = \"10m\"\nperiod = \"30s\"\n\
              [[policy.when]]\ncondition = \"blocked > 20ms && call == fsync\"\ndo = [\"log\", \"keep\"]\n\
-             [[policy]]\nname = \"rest\"\n[budget]\ncpu = \"0.5%\"\nmemory = \"100MB\"\nevents_per_s = 50\n[flight]\ndirectory = \"/tmp/f\"\nkeep = \"2h\"\nsize_mb = 3\n\
+             [policy.budget]\nevents_per_s = 5\n[[policy]]\nname = \"rest\"\n[budget]\ncpu = \"0.5%\"\nmemory = \"100MB\"\nevents_per_s = 50\n[flight]\ndirectory = \"/tmp/f\"\nkeep = \"2h\"\nsize_mb = 3\n\
              before = \"90s\"\nkept_most = 4\n[[flight.when]]\nroot = \"disk\"\nabove = \"10s\"\n\
              [[flight.when]]\nlabel = \"futex\"\nabove = \"1m\"\n\
              [metrics]\nlisten = \"/run/debox/metrics.sock\"\nblocking_rows = 10\nprograms = 7\ndurations = 5\n",
@@ -837,6 +878,7 @@ mod tests {
                 stack: false,
                 keep: true,
             }],
+            events_per_s: Some(5),
         };
         let rest = Policy {
             name: "rest".into(),
@@ -915,6 +957,11 @@ mod tests {
                 "line 3, column 14",
                 "inspect",
             ),
+            (
+                "[[policy]]\nname = \"a\"\ncontainer = [\"4f0a*\"]\n".to_owned(),
+                "line 3, column 14",
+                "* alone",
+            ),
             // Each of it would be fine.
             (
                 format!("[[policy]]\nname = \"a\"\ncomm = {many:?}\n"),
@@ -931,6 +978,10 @@ mod tests {
             assert!(!said.contains("--") && !said.contains('\n'), "{said}");
         }
         let fine = "[[policy]]\nname = \"a\"\nuid = [\"root\", \"7\"]\ncomm = [\"a*\"]\n";
+        assert_eq!(said(fine), "");
+        // With room for a unit beside it.
+        let fine = "[[policy]]\nname = \"a\"\ncontainer = [\"*\"]\n[[policy]]\nname = \"b\"\nunit = [\"php*-fpm.service\"]\n\
+                    container = [\"*\"]\n";
         assert_eq!(said(fine), "");
     }
 
@@ -969,9 +1020,16 @@ mod tests {
             ),
             ("[metrics]\nprograms = -1\n", "line 2, column 12", "-1"),
             (
-                "[[policy]]\ncapture = \"wrap\"\n",
-                "line 2, column 11",
-                "sleeps",
+                "[[policy]]\nname = \"a\"\ncapture = \"all\"\n",
+                "line 3, column 11",
+                "\"sleeps\" or \"boundary\"",
+            ),
+            // It may not be had of who runs already.
+            (
+                "[[policy]]\nname = \"a\"\ncapture = \"wrap\"\n",
+                "line 3, column 11",
+                "preloaded as a program starts (debox run --capture=wrap), and a policy watches programs that others \
+                 started: say capture = \"boundary\"",
             ),
             (
                 "[[policy]]\ncomm = \"nginx\"\n",
@@ -1030,6 +1088,16 @@ mod tests {
                 "debox attach",
             ),
             ("[budget]\ncpu = \"1\"\n", "line 2, column 7", "\"1%\""),
+            (
+                "[[policy]]\nname = \"a\"\n[policy.budget]\nevents_per_s = 5\n",
+                "line 4, column 16",
+                "[[policy.when]]",
+            ),
+            (
+                "[[policy]]\nname = \"a\"\n[policy.budget]\ncpu = \"1%\"\n",
+                "line 4, column 1",
+                "events_per_s",
+            ),
             (
                 "[budget]\nmemory = \"1 TB\"\n",
                 "line 2, column 10",

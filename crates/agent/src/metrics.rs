@@ -8,13 +8,13 @@
 
 use crate::budget::{Level, Look};
 use crate::config::{MetricsConfig, Policy, What};
-use crate::fleet::now_ns;
+use crate::fleet::{line, now_ns};
 use crate::otlp;
 use crate::series::{Distribution, Exemplar, Family, Kind, Labels, Sample, Value};
 use debox_abi::sleep_bucket;
 use debox_cli::cgroup;
 use debox_cli::limits::Held;
-use debox_fleet::{OTHER, SEVERAL, name, note_name, path_name, unit_waits};
+use debox_fleet::{OTHER, SEVERAL, UnitWaits, name, note_name, path_name, unit_waits};
 use debox_report::{BlockingRow, ChainKind, LifeRow, LifeTime, Report, label_class, links_of};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::hash::Hash;
@@ -65,6 +65,14 @@ labels! {
     struct UnitWait {
         unit: String,
         label: String,
+        class: &'static str,
+    }
+}
+
+labels! {
+    struct UnitRoot {
+        unit: String,
+        root: &'static str,
         class: &'static str,
     }
 }
@@ -129,6 +137,14 @@ labels! {
     }
 }
 
+impl PolicyOf {
+    fn of(policy: &str) -> Self {
+        Self {
+            policy: policy.to_owned(),
+        }
+    }
+}
+
 labels! {
     struct ConditionOf {
         policy: String,
@@ -165,6 +181,7 @@ labels! {
 labels! {
     struct Build {
         version: &'static str,
+        boot: String,
     }
 }
 
@@ -255,6 +272,7 @@ impl<K: Clone + Eq + Hash> Told<K> {
 struct Others {
     waits: HashSet<Wait>,
     units: HashSet<UnitWait>,
+    unit_roots: HashSet<UnitRoot>,
     kinds: HashSet<WaitKind>,
     programs: HashSet<Program>,
 }
@@ -265,6 +283,7 @@ struct Sums {
     blocked_ns: HashMap<Wait, u64>,
     sleeps: HashMap<Wait, u64>,
     units_ns: HashMap<UnitWait, u64>,
+    unit_roots_ns: HashMap<UnitRoot, u64>,
     durations: HashMap<WaitKind, Distribution>,
     program_ns: HashMap<ProgramState, u64>,
     faults: HashMap<ProgramState, u64>,
@@ -325,6 +344,7 @@ impl Sums {
         add(&mut self.blocked_ns, more.blocked_ns);
         add(&mut self.sleeps, more.sleeps);
         add(&mut self.units_ns, more.units_ns);
+        add(&mut self.unit_roots_ns, more.unit_roots_ns);
         for (kind, all) in more.durations {
             self.durations.entry(kind).or_default().add(&all);
         }
@@ -341,6 +361,11 @@ impl Sums {
         raise(&mut self.blocked_ns, &was.blocked_ns, &is.blocked_ns);
         raise(&mut self.sleeps, &was.sleeps, &is.sleeps);
         raise(&mut self.units_ns, &was.units_ns, &is.units_ns);
+        raise(
+            &mut self.unit_roots_ns,
+            &was.unit_roots_ns,
+            &is.unit_roots_ns,
+        );
         raise_distributions(&mut self.durations, &was.durations, &is.durations);
         raise(&mut self.program_ns, &was.program_ns, &is.program_ns);
         raise(&mut self.faults, &was.faults, &is.faults);
@@ -355,12 +380,14 @@ impl Sums {
         &mut self,
         waits: &HashSet<Wait>,
         units: &HashSet<UnitWait>,
+        unit_roots: &HashSet<UnitRoot>,
         kinds: &HashSet<WaitKind>,
         programs: &HashSet<Program>,
     ) {
         self.blocked_ns.retain(|wait, _| !waits.contains(wait));
         self.sleeps.retain(|wait, _| !waits.contains(wait));
         self.units_ns.retain(|unit, _| !units.contains(unit));
+        (self.unit_roots_ns).retain(|root, _| !unit_roots.contains(root));
         self.durations.retain(|kind, _| !kinds.contains(kind));
         let stays = |state: &ProgramState, _: &mut u64| !programs.contains(&state.of());
         self.program_ns.retain(stays);
@@ -389,6 +416,7 @@ pub struct Metrics {
     shown: Sums,
     waits: Told<Wait>,
     units: Told<UnitWait>,
+    unit_roots: Told<UnitRoot>,
     kinds: Told<WaitKind>,
     programs: Told<Program>,
     groups: Told<Group>,
@@ -404,7 +432,7 @@ pub struct Metrics {
     policy_threads: HashMap<PolicyOf, u64>,
     conditions: HashMap<ConditionOf, u64>,
     exceeded: HashMap<Cost, u64>,
-    level: Level,
+    levels: HashMap<PolicyOf, u64>,
     cpu: HashMap<Cost, f64>,
     memory: HashMap<Cost, u64>,
     lost: u64,
@@ -415,6 +443,8 @@ pub struct Metrics {
     otlp_dropped: HashMap<Dropped, u64>,
     otlp_waiting: HashMap<Sent, f64>,
     took: Duration,
+    /// The kernel's number of this boot.
+    boot: String,
 }
 
 /// A policy's present period.
@@ -549,6 +579,7 @@ impl Metrics {
             shown: Sums::default(),
             waits: Told::new(config.blocking_rows),
             units: Told::new(config.blocking_rows),
+            unit_roots: Told::new(config.blocking_rows),
             kinds: Told::new(config.durations),
             programs: Told::new(config.programs),
             groups: Told::new(config.programs),
@@ -560,7 +591,7 @@ impl Metrics {
             policy_threads: HashMap::new(),
             conditions: HashMap::new(),
             exceeded: HashMap::new(),
-            level: Level::Full,
+            levels: HashMap::new(),
             cpu: HashMap::new(),
             memory: HashMap::new(),
             lost: 0,
@@ -570,6 +601,7 @@ impl Metrics {
             otlp_dropped: HashMap::new(),
             otlp_waiting: HashMap::new(),
             took: Duration::ZERO,
+            boot: line("/proc/sys/kernel/random/boot_id"),
         }
     }
 
@@ -581,6 +613,7 @@ impl Metrics {
         let distribution = |all: &Distribution| Value::Distribution(Box::new(all.clone()));
         let of_wait = |wait: &Wait| self.waits.since_ns(wait);
         let of_unit = |unit: &UnitWait| self.units.since_ns(unit);
+        let of_unit_root = |root: &UnitRoot| self.unit_roots.since_ns(root);
         let of_kind = |kind: &WaitKind| self.kinds.since_ns(kind);
         let of_program = |state: &ProgramState| self.programs.since_ns(&state.of());
         let of_group = |group: &Group| self.groups.since_ns(group);
@@ -589,6 +622,7 @@ impl Metrics {
         let build = HashMap::from([(
             Build {
                 version: env!("CARGO_PKG_VERSION"),
+                boot: self.boot.clone(),
             },
             1,
         )]);
@@ -634,6 +668,12 @@ impl Metrics {
                 Kind::Counter,
                 "Time asleep, by what the waiting ended in when it was followed through who was waited for",
                 samples(&shown.roots_ns, time),
+            ),
+            family(
+                "debox_unit_wait_root_seconds",
+                Kind::Counter,
+                "The same time by systemd unit, and whether what was waited for is a loss",
+                samples_since(&shown.unit_roots_ns, time, of_unit_root),
             ),
             family(
                 "debox_cpu_throttled_seconds",
@@ -686,19 +726,19 @@ impl Metrics {
             family(
                 "debox_capture_level",
                 Kind::Gauge,
-                "What the budget leaves: 4 all, 3 no conditions, 2 sleeps alone, 1 with longer periods, 0 nothing",
-                alone(Value::Count(self.level as u64)),
+                "What budgets leave of a policy: 4 all, 3 no conditions, 2 sleeps alone, 1 with longer periods, 0 nothing",
+                samples(&self.levels, count),
             ),
             family(
                 "debox_agent_cpu_ratio",
                 Kind::Gauge,
-                "CPU time in a second, as the last look at the budget found it (what: agent, programs in the kernel)",
+                "CPU time in a second, as the last look at the budget found it (what: agent, broker, programs in the kernel)",
                 samples(&self.cpu, |share| Value::Number(*share)),
             ),
             family(
                 "debox_agent_memory_bytes",
                 Kind::Gauge,
-                "Memory that watching takes, as the last look at the budget found it (what: agent, tables in the kernel)",
+                "Memory that watching takes, as the last look at the budget found it (what: agent, broker, tables in the kernel)",
                 samples(&self.memory, count),
             ),
             family(
@@ -756,6 +796,7 @@ impl Metrics {
     pub fn limit(&mut self, config: &MetricsConfig) {
         self.waits.most = config.blocking_rows;
         self.units.most = config.blocking_rows;
+        self.unit_roots.most = config.blocking_rows;
         self.kinds.most = config.durations;
         self.programs.most = config.programs;
         self.groups.most = config.programs;
@@ -802,10 +843,10 @@ impl Metrics {
     /// Gives back the places of what is not there any more.
     fn release(&mut self, now: Instant) {
         let (waits, kinds) = (self.waits.release(now), self.kinds.release(now));
-        let units = self.units.release(now);
+        let (units, unit_roots) = (self.units.release(now), self.unit_roots.release(now));
         let programs = self.programs.release(now);
         for sums in [&mut self.closed, &mut self.shown] {
-            sums.forget(&waits, &units, &kinds, &programs);
+            sums.forget(&waits, &units, &unit_roots, &kinds, &programs);
         }
         let groups = self.groups.release(now);
         self.throttled_ns.retain(|group, _| !groups.contains(group));
@@ -840,16 +881,16 @@ impl Metrics {
 
     /// So many threads are a policy's.
     pub fn policy(&mut self, policy: &str, threads: usize) {
-        let policy = PolicyOf {
-            policy: policy.to_owned(),
-        };
-        self.policy_threads.insert(policy, threads as u64);
+        self.policy_threads
+            .insert(PolicyOf::of(policy), threads as u64);
     }
 
     /// There are no others any more.
     pub fn policies<'a>(&mut self, policies: impl Iterator<Item = &'a Policy>) {
         let names: HashSet<&str> = policies.map(|policy| policy.name.as_str()).collect();
-        (self.policy_threads).retain(|of, _| names.contains(of.policy.as_str()));
+        for of_policies in [&mut self.policy_threads, &mut self.levels] {
+            of_policies.retain(|of, _| names.contains(of.policy.as_str()));
+        }
     }
 
     /// What came of a condition in a period that is over.
@@ -867,23 +908,36 @@ impl Metrics {
     /// A look at the budget.
     pub fn budget(&mut self, look: &Look) {
         for what in look.over.iter().copied() {
-            *self.exceeded.entry(Cost { what }).or_default() += 1;
+            self.exceeded(what);
         }
-        self.level(look.level);
-        self.cpu.insert(Cost { what: "agent" }, look.used.agent);
-        if let Some(share) = look.used.programs {
-            self.cpu.insert(Cost { what: "programs" }, share);
+        // What was not measured is not there.
+        self.cpu.clear();
+        self.memory.clear();
+        let used = &look.used;
+        for (what, share) in [
+            ("agent", Some(used.agent)),
+            ("broker", used.broker),
+            ("programs", used.programs),
+        ] {
+            self.cpu.extend(share.map(|share| (Cost { what }, share)));
         }
         for (what, bytes) in [
-            ("agent", look.used.agent_bytes),
-            ("tables", look.used.tables_bytes),
+            ("agent", used.agent_bytes),
+            ("broker", used.broker_bytes),
+            ("tables", used.tables_bytes),
         ] {
-            self.memory.insert(Cost { what }, bytes);
+            self.memory
+                .extend(bytes.map(|bytes| (Cost { what }, bytes)));
         }
     }
 
-    pub fn level(&mut self, level: Level) {
-        self.level = level;
+    /// A look found more of this than a budget has.
+    pub fn exceeded(&mut self, what: &'static str) {
+        *self.exceeded.entry(Cost { what }).or_default() += 1;
+    }
+
+    pub fn level(&mut self, policy: &str, level: Level) {
+        self.levels.insert(PolicyOf::of(policy), level as u64);
     }
 
     /// What became of the periods that go to the fleet's tables.
@@ -1031,10 +1085,23 @@ impl Metrics {
     /// At a period's end: whose a wait was is known when the life of its thread is, and before it would be nobody's, too.
     fn units_sum(&mut self, report: &Report, last: bool, present: &mut Present) {
         let Present { sums, others, .. } = present;
-        let waits = last.then(|| unit_waits(report)).into_iter().flatten();
-        for ((unit, label, class), ns) in waits {
-            // Where a thread waits for work there is nothing to do.
-            let class = if class == "rest" { "idle" } else { class };
+        if !last {
+            return;
+        }
+        let UnitWaits { labels, roots } = unit_waits(report);
+        // Where a thread waits for work there is nothing to do.
+        let class_of = |class: &'static str| if class == "rest" { "idle" } else { class };
+        for ((unit, root, class), ns) in roots {
+            let class = class_of(class);
+            let mut of = UnitRoot { unit, root, class };
+            if !(self.unit_roots).has_room_in(&of, self.read_ns, &mut others.unit_roots) {
+                // There are few roots and classes: sums by these stay what they are.
+                of.unit = OTHER.into();
+            }
+            *sums.unit_roots_ns.entry(of).or_default() += ns;
+        }
+        for ((unit, label, class), ns) in labels {
+            let class = class_of(class);
             let mut wait = UnitWait { unit, label, class };
             if !(self.units).has_room_in(&wait, self.read_ns, &mut others.units) {
                 wait = UnitWait {
@@ -1122,7 +1189,7 @@ impl Metrics {
 mod tests {
     use super::*;
     use crate::config::Config;
-    use debox_report::CpuLimit;
+    use debox_report::{ChainLink, ChainRow, CpuLimit};
 
     fn metrics(programs: usize) -> Metrics {
         let mut config = Config::parse("").unwrap().metrics;
@@ -1386,6 +1453,21 @@ mod tests {
         assert_eq!(series(&metrics), [of("a", "1.0"), of("other", "6.0")]);
     }
 
+    #[test]
+    fn which_debox_and_which_boot_is_one_series() {
+        let text = metrics(1).text();
+        let infos = text
+            .lines()
+            .filter(|line| line.starts_with("debox_build_info{"));
+        let boot = line("/proc/sys/kernel/random/boot_id");
+        assert_eq!(boot.len(), 36, "{boot}");
+        let info = format!(
+            "debox_build_info{{version=\"{}\",boot=\"{boot}\"}} 1",
+            env!("CARGO_PKG_VERSION")
+        );
+        assert_eq!(infos.collect::<Vec<_>>(), [info]);
+    }
+
     /// One series each, or nothing could be joined with it.
     #[test]
     fn units_are_told_with_their_containers_and_pods() {
@@ -1445,6 +1527,7 @@ mod tests {
     fn places_of_waits_distributions_and_groups_are_given_back_too() {
         let mut metrics = metrics(1);
         (metrics.waits.most, metrics.units.most) = (1, 1);
+        metrics.unit_roots.most = 1;
         metrics.kinds.most = 1;
         let held = |name: &str| {
             let limit = CpuLimit {
@@ -1468,6 +1551,8 @@ mod tests {
                 format!(
                     "debox_unit_blocked_seconds_total{{unit=\"\",label=\"{label}\",class=\"unknown\"}} 0.001\n"
                 ),
+                "debox_unit_wait_root_seconds_total{unit=\"\",root=\"unknown\",class=\"unknown\"} 0.001\n"
+                    .to_owned(),
                 format!(
                     "debox_blocked_duration_seconds_count{{label=\"{label}\",class=\"unknown\"}} 1\n"
                 ),
@@ -1482,6 +1567,73 @@ mod tests {
                 "{label}"
             );
         }
+    }
+
+    /// By unit as well; what is too much keeps its root.
+    #[test]
+    fn what_waits_end_in_is_told_by_unit_as_periods_end() {
+        let mut metrics = metrics(10);
+        metrics.unit_roots.most = 2;
+        let sleep = |comm: &str, parent| ChainLink {
+            comm: comm.into(),
+            parent: Some(parent),
+            ..ChainLink::of(ChainKind::Sleep)
+        };
+        let life = |comm: &str, unit: &str| LifeRow {
+            comm: comm.into(),
+            unit: Some(unit.into()),
+            ..LifeRow::default()
+        };
+        let row = |first, ms: u64| ChainRow {
+            first,
+            count: 1,
+            total_ns: ms * 1_000_000,
+            max_ns: ms * 1_000_000,
+        };
+        let report = Report {
+            chain_links: vec![
+                ChainLink::of(ChainKind::Disk),
+                ChainLink::of(ChainKind::Timer),
+                sleep("a", 0),
+                sleep("a", 1),
+                ChainLink {
+                    rests: true,
+                    ..sleep("b", 1)
+                },
+                sleep("c", 0),
+            ],
+            chains: vec![row(2, 500), row(3, 250), row(4, 125), row(5, 1_000)],
+            lives: vec![
+                life("a", "a.service"),
+                life("b", "b.service"),
+                life("c", "c.service"),
+            ],
+            ..Report::default()
+        };
+        let told = |metrics: &Metrics| -> Vec<String> {
+            let text = metrics.text();
+            let mut lines = (text.lines())
+                .filter_map(|line| line.strip_prefix("debox_unit_wait_root_seconds_total"))
+                .map(str::to_owned)
+                .collect::<Vec<_>>();
+            lines.sort();
+            lines
+        };
+        metrics.update_with(&report);
+        assert_eq!(told(&metrics), Vec::<String>::new());
+        metrics.close_with(&report);
+        metrics.close_with(&report);
+        assert_eq!(
+            told(&metrics),
+            [
+                r#"{unit="a.service",root="disk",class="unknown"} 1.0"#,
+                r#"{unit="a.service",root="timer",class="unknown"} 0.5"#,
+                r#"{unit="other",root="disk",class="unknown"} 2.0"#,
+                r#"{unit="other",root="timer",class="idle"} 0.25"#,
+            ]
+        );
+        metrics.release(Instant::now() + UNUSED);
+        assert_eq!(told(&metrics).len(), 2);
     }
 
     fn slept(label: &str, ns: &[u64], longest: Option<(&str, u64)>) -> BlockingRow {

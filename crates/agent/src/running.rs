@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT OR Apache-2.0
 //! How is a policy watched, one period after the other?
 
-use crate::budget::Level;
+use crate::budget::{Level, PolicyBudget};
 use crate::config::{Policy, PolicyWhen, Way};
 use crate::fleet::now_ns;
 use debox_cli::acting::{ActArgs, ActionArgs, RuleArgs};
@@ -250,6 +250,7 @@ pub struct Running {
     /// From 1 on; who fits several is the lowest one's.
     pub rank: u32,
     pub how: How,
+    pub budget: PolicyBudget,
     pub present: Watch,
     /// When the present period ends.
     pub period_ends: Instant,
@@ -273,6 +274,7 @@ impl Running {
         let capture = capture_of(begin, &policy, rank, how)?;
         Ok(Self {
             period_ends: Instant::now() + how.period(&policy),
+            budget: PolicyBudget::new(policy.events_per_s),
             policy,
             rank,
             how,
@@ -281,6 +283,16 @@ impl Running {
             trouble: None,
             full: None,
         })
+    }
+
+    /// What the policy's own budget and the one of all leave.
+    pub fn level(&self, of_all: Level) -> Level {
+        of_all.min(self.budget.level())
+    }
+
+    /// How it is to be watched from its next period on.
+    pub fn how_next(&self, of_all: Level) -> How {
+        How::of(&self.policy, self.way_ends, self.level(of_all))
     }
 
     /// A period is over, and the next one begins: with an account of its own, so that none is

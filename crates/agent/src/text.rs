@@ -2,7 +2,7 @@
 //! How do the figures look as text?
 //!
 //! OpenMetrics 1.0, which has exemplars, and Prometheus' own older form (0.0.4), which has none.
-//! Both have the classic buckets of a histogram.
+//! Both have the classic buckets of a histogram. The crate prometheus-client writes the first alone.
 
 use crate::series::{Exemplar, Family, Kind, Sample, Value};
 use std::fmt::Write;

@@ -10,7 +10,7 @@ use crate::flight::{Flight, Present};
 use crate::metrics::{Metrics, Reading, waited};
 use crate::otlp::Otlp;
 use crate::running::{
-    Begin, Begun, How, Running, SELDOM, Spare, Waiting, Watch, could_begin, whom_text,
+    Begin, Begun, Running, SELDOM, Spare, Waiting, Watch, could_begin, whom_text,
 };
 use debox_cli::acting;
 use debox_cli::ahead::Ahead;
@@ -165,7 +165,7 @@ impl Agent<'_> {
             records: self.config.flight.is_some(),
         };
         let running = &mut self.running[at];
-        let how = How::of(&running.policy, running.way_ends, self.budget.level());
+        let how = running.how_next(self.budget.level());
         let Some(over) = running.turn(&begin, how) else {
             return;
         };
@@ -251,7 +251,10 @@ impl Agent<'_> {
         let mut keep_of = None;
         for (at, running) in self.running.iter_mut().enumerate() {
             let Running {
-                policy, present, ..
+                policy,
+                present,
+                budget,
+                ..
             } = running;
             let events = present.capture.act(&mut |event| {
                 for (bit, when) in policy.when.iter().enumerate() {
@@ -263,7 +266,8 @@ impl Agent<'_> {
                     }
                 }
             });
-            self.budget.events(events);
+            let of_all = budget.events(events, self.config.budget.every);
+            self.budget.events(of_all);
         }
         let Some((at, why)) = keep_of else {
             return;
@@ -302,13 +306,27 @@ impl Agent<'_> {
 
     /// What it costs, and whether that is too much.
     fn budget_look(&mut self) {
+        let every = self.config.budget.every;
+        for at in 0..self.running.len() {
+            let Running { policy, budget, .. } = &mut self.running[at];
+            let Some((over, changed)) = budget.look(&policy.name, every) else {
+                continue;
+            };
+            if over {
+                self.metrics.exceeded("events");
+            }
+            if changed {
+                self.turn(at);
+                self.levels_tell();
+            }
+        }
         let conditions = |policy: &Policy| !policy.when.is_empty();
         let boundary = |policy: &Policy| policy.capture == Way::Boundary;
         let steps = Steps {
             conditions: self.config.policies.iter().any(conditions),
             boundary: self.config.policies.iter().any(boundary),
         };
-        let Some(look) = self.budget.look(steps) else {
+        let Some(look) = self.budget.look(steps, &self.base) else {
             return;
         };
         self.metrics.budget(&look);
@@ -317,10 +335,23 @@ impl Agent<'_> {
         }
     }
 
+    /// What budgets leave of each policy.
+    fn levels_tell(&mut self) {
+        let of_all = self.budget.level();
+        for policy in &self.config.policies {
+            let running = self
+                .running
+                .iter()
+                .find(|running| running.policy == *policy);
+            let level = running.map_or(of_all, |running| running.level(of_all));
+            self.metrics.level(&policy.name, level);
+        }
+    }
+
     /// Watches as the budget's level has it.
     fn level_take(&mut self) {
         let level = self.budget.level();
-        self.metrics.level(level);
+        self.levels_tell();
         if level == Level::Nothing {
             self.waiting.clear();
             self.retake = None;
@@ -340,7 +371,7 @@ impl Agent<'_> {
         }
         for at in 0..self.running.len() {
             let running = &self.running[at];
-            if How::of(&running.policy, running.way_ends, level) != running.how {
+            if running.how_next(level) != running.how {
                 self.turn(at);
             }
         }
@@ -447,8 +478,7 @@ impl Agent<'_> {
         let budgeted = !self.budget.is_of(&config.budget);
         if budgeted {
             // As if it began.
-            self.budget = Budget::new(&config.budget, self.base.is_own());
-            self.metrics.level(self.budget.level());
+            self.budget = Budget::new(&config.budget);
         }
         if config.fleet != self.config.fleet {
             if let Some(fleet) = self.fleet.take() {
@@ -470,6 +500,7 @@ impl Agent<'_> {
                 waiting.due = Instant::now();
             }
         }
+        self.levels_tell();
         // From here on it is as it says.
         debox_cli::say(&format!("{}: read again", self.file.path.display()));
     }
@@ -529,6 +560,7 @@ impl Agent<'_> {
         for at in 0..self.running.len() {
             self.period_begin(at);
         }
+        self.levels_tell();
     }
 
     fn retake_later(&mut self) {
@@ -648,6 +680,9 @@ impl Agent<'_> {
             }
             next = self.policies_due().map_or(next, |due| due.min(next));
             next = self.budget.due().map_or(next, |due| due.min(next));
+            let every = self.config.budget.every;
+            let own = (self.running.iter()).filter_map(|running| running.budget.due(every));
+            next = own.min().map_or(next, |due| due.min(next));
             next = self.endings.due().map_or(next, |due| due.min(next));
             let mut wait = vec![self.endpoint.as_fd()];
             for (ring, soon) in self
@@ -836,7 +871,7 @@ pub fn watch(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
         limits: Limits::of_machine(),
         endings: Endings::new(OpenCalls::explain),
         ends: Vec::new(),
-        budget: Budget::new(&config.budget, base.is_own()),
+        budget: Budget::new(&config.budget),
         file,
         config,
         broker: &args.broker,
@@ -861,7 +896,7 @@ pub fn watch(args: AgentArgs, inherited: Inherited) -> Result<i32, Error> {
     for at in 0..agent.running.len() {
         agent.period_begin(at);
     }
-    agent.metrics.level(Level::Full);
+    agent.levels_tell();
     tell(service::READY);
     let ended = agent.stay();
     tell(service::STOPPING);

@@ -227,10 +227,7 @@ fn prometheus_reads_it() {
         return;
     }
     // None of the sleeps goes over a period's end.
-    let mut agent = Agent::start(
-        "[[policy]]\nname = \"web\"\ncomm = [\"dbp-*\"]\nperiod = \"1h\"\n[flight]\ndirectory = \"FOLDER/flight\"\n\
-         [metrics]\nlisten = \"127.0.0.1:0\"\n",
-    );
+    let mut agent = Agent::start(&recorded("dbp-*", "period = \"1h\"\n"));
     let native = Prometheus::start(&agent, "native-histograms,exemplar-storage");
     let classic = Prometheus::start(&agent, "exemplar-storage");
     let one = sleeper(agent.folder.path(), "dbp-one");
@@ -429,6 +426,14 @@ fn waited(reports: &[debox_report::Report], label: &str) -> (u64, u64) {
     rows.fold((0, 0), |sum, row| (sum.0 + row.total_ns, sum.1 + row.count))
 }
 
+/// These programs are policy "web", with more lines of it, and their periods are recorded.
+fn recorded(comm: &str, more: &str) -> String {
+    format!(
+        "[[policy]]\nname = \"web\"\ncomm = [\"{comm}\"]\n{more}[flight]\ndirectory = \"FOLDER/flight\"\n\
+         [metrics]\nlisten = \"127.0.0.1:0\"\n"
+    )
+}
+
 /// A sleep that goes on over the ends of periods is of each of them, up to the moment at which it is
 /// handed over: nothing is missing, and nothing is there twice.
 #[test]
@@ -436,10 +441,7 @@ fn periods_hand_threads_over() {
     if !needs::bpf() {
         return;
     }
-    let mut agent = Agent::start(
-        "[[policy]]\nname = \"web\"\ncomm = [\"dbh-*\"]\nperiod = \"2s\"\n[flight]\ndirectory = \"FOLDER/flight\"\n\
-         [metrics]\nlisten = \"127.0.0.1:0\"\n",
-    );
+    let mut agent = Agent::start(&recorded("dbh-*", "period = \"2s\"\n"));
     let flight = agent.folder.path().join("flight");
     let program = sleeper(agent.folder.path(), "dbh-one");
     let begin = Instant::now();
@@ -468,15 +470,10 @@ fn periods_hand_threads_over() {
         periods >= 3 && sleeps == periods as u64,
         "{sleeps} in {periods}"
     );
-    let life = |comm: &str| {
-        let rows = reports.iter().flat_map(|report| &report.lives);
-        let of = rows.filter(|row| row.comm == comm);
-        of.map(|row| row.time.life_ns).sum::<u64>()
-    };
     // From its exec on, when it got its name, to its end, before this process knew of that.
-    let one = life("dbh-one");
+    let one = self::lived(&reports, "dbh-one");
     assert!(one >= 7_000_000_000 && one <= lived, "{one} of {lived}");
-    let busy = life("dbh-busy");
+    let busy = self::lived(&reports, "dbh-busy");
     assert!(
         busy <= computed && busy * 10 >= computed * 9,
         "{busy} of {computed}"
@@ -517,10 +514,7 @@ fn a_snapshot_keeps_the_last_minutes() {
     let nowhere = nowhere.path().to_str().unwrap();
     let said = debox(&["snapshot", "--directory", nowhere]);
     assert_eq!(said.status.code(), Some(125), "{said:?}");
-    let mut agent = Agent::start(
-        "[[policy]]\nname = \"web\"\ncomm = [\"dbs-*\"]\n[flight]\ndirectory = \"FOLDER/flight\"\n\
-         [metrics]\nlisten = \"127.0.0.1:0\"\n",
-    );
+    let mut agent = Agent::start(&recorded("dbs-*", ""));
     let flight = agent.folder.path().join("flight");
     run(&sleeper(agent.folder.path(), "dbs-one"), "0.5");
     // Nobody else writes there.
@@ -552,7 +546,8 @@ fn a_snapshot_keeps_the_last_minutes() {
     let why = std::fs::read_to_string(kept.join("why")).unwrap();
     assert_eq!(why, "asked for\n");
     let (slept, sleeps) = waited(&recordings(kept), "nanosleep");
-    assert!(slept >= 500_000_000 && sleeps == 1, "{slept} {sleeps}");
+    // A sleep begins a moment after its timer.
+    assert!(slept >= 499_000_000 && sleeps == 1, "{slept} {sleeps}");
     assert_eq!(agent.end(), Some(0));
     let output = debox(&["snapshot", "--directory", directory]);
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -614,8 +609,7 @@ fn a_kill_takes_seconds() {
     if !needs::bpf() {
         return;
     }
-    let config = "[[policy]]\nname = \"web\"\ncomm = [\"dbk-*\"]\n[flight]\ndirectory = \"FOLDER/flight\"\n\
-         [metrics]\nlisten = \"127.0.0.1:0\"\n";
+    let config = &recorded("dbk-*", "");
     let mut agent = Agent::start(config);
     let flight = agent.folder.path().join("flight");
     run(&sleeper(agent.folder.path(), "dbk-one"), "0.5");
@@ -1082,7 +1076,75 @@ fn boundary_capture_is_for_a_time() {
     assert_eq!(longest, Some(("clock_nanosleep", "dbb-one")), "{slow:?}");
     assert!(slow[0].wall_ns >= 300_000_000 && slow[0].sleeps.len() == 1);
     assert!(slow.is_sorted_by_key(|call| std::cmp::Reverse(call.wall_ns)));
-    assert!(recorded[1].slow_calls.is_empty());
+    assert!(slow.iter().all(|call| !call.one_sleep));
+    // By sleeps, the slowest of these.
+    let slow = &recorded[1].slow_calls;
+    assert!(slow.iter().all(|call| call.one_sleep), "{slow:?}");
+    let longest = slow
+        .first()
+        .map(|call| (call.call.as_str(), call.comm.as_str()));
+    assert_eq!(longest, Some(("clock_nanosleep", "dbb-one")), "{slow:?}");
+}
+
+/// Of each call the slowest, whatever others wait for; with what each waited for.
+#[test]
+fn recordings_have_the_slowest_sleeps() {
+    if !needs::bpf() {
+        return;
+    }
+    let mut agent = Agent::start(&recorded("dbi-*", ""));
+    let folder = agent.folder.path().to_owned();
+    let shell = folder.join("dbi-sh");
+    std::fs::copy("/bin/dash", &shell).unwrap();
+    let one = sleeper(&folder, "dbi-one");
+    let (long, less) = (sleeper(&folder, "dbi-long"), sleeper(&folder, "dbi-less"));
+    let begin = Instant::now();
+    // The shell waits for its children: more sleeps than are kept.
+    let script = format!(
+        "n=0; while [ $n -lt 300 ]; do {} 0.002; n=$((n + 1)); done; {} 0.3; {} 0.2",
+        one.display(),
+        long.display(),
+        less.display()
+    );
+    assert!(child(&shell, &["-c", &script]).wait().unwrap().success());
+    let took_ns = begin.elapsed().as_nanos() as u64;
+    assert_eq!(agent.end(), Some(0));
+    let recorded = recordings_of(&folder.join("flight"), "web");
+    assert_eq!(recorded.len(), 1);
+    let report = &recorded[0];
+    let slow = &report.slow_calls;
+    assert!(slow.iter().all(|call| call.one_sleep), "{slow:?}");
+    assert!(slow.len() <= 200, "{}", slow.len());
+    assert!(slow.is_sorted_by_key(|call| std::cmp::Reverse(call.wall_ns)));
+    let of = |call: &str, comm: &str| -> Vec<&debox_report::SlowCall> {
+        let mine = slow.iter().filter(|s| s.call == call && s.comm == comm);
+        mine.collect()
+    };
+    let (long, less) = (
+        of("clock_nanosleep", "dbi-long"),
+        of("clock_nanosleep", "dbi-less"),
+    );
+    assert_eq!((long.len(), less.len()), (1, 1), "{slow:?}");
+    let (long, less) = (long[0], less[0]);
+    assert!(long.wall_ns >= 299_000_000, "{long:?}");
+    assert!(less.wall_ns >= 199_000_000, "{less:?}");
+    assert!(long.start_ns < less.start_ns && less.start_ns > 0);
+    assert!(long.wall_ns + less.wall_ns < took_ns);
+    assert!(!of("clock_nanosleep", "dbi-one").is_empty());
+    let sleep = &long.sleeps[..];
+    assert_eq!(sleep.len(), 1);
+    let site = &report.sites[sleep[0].site.unwrap()];
+    assert_eq!(site.label, "nanosleep");
+    assert!(sleep[0].waker.is_some() || sleep[0].chain.is_some());
+    // Where the shell comes back to for its children it has nothing to do, once that is known.
+    assert!(of("wait4", "dbi-sh").len() < 10);
+    // Sums have all of them.
+    assert!(self::waited(&recorded, "nanosleep").1 >= 302);
+    let text = debox_report::render_text(report, &debox_report::TextOptions::default());
+    assert!(
+        text.contains("Slow sleeps, the slowest of each kind"),
+        "{text}"
+    );
 }
 
 #[test]
@@ -1168,6 +1230,15 @@ fn a_sleep_that_meets_a_condition_is_told_and_kept() {
     agent.says("with --capture=sleeps it is not walked");
     let (slept, sleeps) = kept_once(&mut agent);
     assert!(sleeps == 4 && slept > 590_000_000, "{slept} {sleeps}");
+    // Those that met none are among the slowest as well, and have met none.
+    let in_it = recordings_of(&kept(&folder.join("flight"))[0], "web");
+    let mut met: Vec<usize> = (in_it.iter())
+        .flat_map(|report| &report.slow_calls)
+        .filter(|call| call.one_sleep && call.call == "clock_nanosleep")
+        .map(|call| call.conditions.len())
+        .collect();
+    met.sort_unstable();
+    assert_eq!(met, [0, 0, 1, 1]);
     agent.signal(libc::SIGUSR1);
     agent.says("kept in ");
     let figures = agent.metrics();
@@ -1209,7 +1280,7 @@ fn a_storm_of_events_is_more_than_the_budget() {
     );
     let figures = agent.metrics();
     let is = values(&figures);
-    assert_eq!(is["debox_capture_level"], 3.0, "{figures}");
+    assert_eq!(is["debox_capture_level{policy=\"web\"}"], 3.0, "{figures}");
     assert!(
         is["debox_budget_exceeded_total{what=\"events\"}"] >= 2.0,
         "{figures}"
@@ -1218,7 +1289,47 @@ fn a_storm_of_events_is_more_than_the_budget() {
     storm.wait().unwrap();
     let line = agent.says("there is room again");
     assert!(line.contains("all that the file says"), "{line}");
-    assert_eq!(values(&agent.metrics())["debox_capture_level"], 4.0);
+    assert_eq!(
+        values(&agent.metrics())["debox_capture_level{policy=\"web\"}"],
+        4.0
+    );
+    assert_eq!(agent.end(), Some(0));
+}
+
+#[test]
+fn a_budget_of_one_policy_is_none_of_the_others() {
+    if !needs::bpf() {
+        return;
+    }
+    let mut agent = Agent::start(
+        "[[policy]]\nname = \"web\"\ncomm = [\"dbk-*\"]\n[[policy.when]]\ncondition = \"blocked > 1ms && label == nanosleep && comm =~ 'dbk-*'\"\n\
+         [policy.budget]\nevents_per_s = 20\n\
+         [[policy]]\nname = \"rest\"\ncomm = [\"dbl-*\"]\n[[policy.when]]\ncondition = \"blocked > 200ms && label == nanosleep\"\n\
+         [budget]\nevery = \"1s\"\n[flight]\ndirectory = \"\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
+    );
+    let folder = agent.folder.path().to_owned();
+    let python = folder.join("dbk-storm");
+    std::fs::copy("/usr/bin/python3", &python).unwrap();
+    let script = "import time\nend = time.monotonic() + 20\nwhile time.monotonic() < end: time.sleep(0.004)\n";
+    let mut storm = child(&python, &["-c", script]);
+    let line = agent.says("policy web: ");
+    assert!(
+        line.contains("20 was to be the most") && line.contains("conditions are not looked at"),
+        "{line}"
+    );
+    let figures = agent.metrics();
+    let is = values(&figures);
+    assert_eq!(is["debox_capture_level{policy=\"web\"}"], 3.0, "{figures}");
+    assert_eq!(is["debox_capture_level{policy=\"rest\"}"], 4.0, "{figures}");
+    // These go on being judged.
+    run(&sleeper(&folder, "dbl-one"), "0.3");
+    agent.says("dbl-one");
+    storm.kill().unwrap();
+    storm.wait().unwrap();
+    let line = agent.says("policy web: there is room again");
+    assert!(line.contains("all that the file says"), "{line}");
+    let level = values(&agent.metrics())["debox_capture_level{policy=\"web\"}"];
+    assert_eq!(level, 4.0);
     assert_eq!(agent.end(), Some(0));
 }
 
@@ -1254,13 +1365,15 @@ fn a_budget_is_kept_to_the_end() {
         is["debox_budget_exceeded_total{what=\"cpu\"}"] >= 6.0,
         "{figures}"
     );
-    assert_eq!(is["debox_capture_level"], 0.0, "{figures}");
+    assert_eq!(is["debox_capture_level{policy=\"web\"}"], 0.0, "{figures}");
     assert_eq!(is["debox_policy_threads{policy=\"web\"}"], 0.0, "{figures}");
     // While nothing is watched none of the programs runs.
     assert!(
         is[AGENT_CPU] > 0.0 && is.contains_key(PROGRAMS_CPU),
         "{figures}"
     );
+    // Its broker is a part of it.
+    assert!(!is.contains_key("debox_agent_cpu_ratio{what=\"broker\"}"));
     // It is tried again, by itself.
     let line = agent.says("there is room again");
     assert!(line.contains("longer"), "{line}");
@@ -1271,7 +1384,7 @@ fn a_budget_is_kept_to_the_end() {
     run(&sleeper(&folder, "dbu-one"), "0.3");
     let figures = agent.metrics();
     let is = values(&figures);
-    assert_eq!(is["debox_capture_level"], 4.0, "{figures}");
+    assert_eq!(is["debox_capture_level{policy=\"web\"}"], 4.0, "{figures}");
     assert!(
         is.keys()
             .any(|series| series.starts_with("debox_calls_total")),
@@ -1401,6 +1514,66 @@ fn groups_that_are_throttled_are_told() {
     assert_eq!(agent.end(), Some(0));
 }
 
+/// Each sleeps longer than the one before; awake, they are behind one that computes on the same CPU. How long they
+/// lived at least and at most.
+const SLEEPERS: &str = r#"
+import os, subprocess, sys, time
+cpu = {max(os.sched_getaffinity(0))}
+def low():
+    os.sched_setaffinity(0, cpu)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+def there():
+    os.sched_setaffinity(0, cpu)
+least, most, begun = 0, 0, {}
+for n in range(60):
+    seconds = 1.2 + 0.05 * n
+    least += int(seconds * 1e9)
+    now = time.monotonic_ns()
+    begun[subprocess.Popen([sys.argv[1], str(seconds)], preexec_fn=low).pid] = now
+busy = subprocess.Popen(['/bin/sh', '-c', 'while :; do :; done'], preexec_fn=there)
+end = time.monotonic() + 4.5
+while begun:
+    pid, _ = os.waitpid(-1, os.WNOHANG)
+    if pid in begun:
+        most += time.monotonic_ns() - begun.pop(pid)
+    elif not pid and time.monotonic() > end:
+        busy.kill()
+    time.sleep(0.002)
+busy.kill()
+print(least, most)
+"#;
+
+/// Woken and without a CPU as a period ends: what it slept, and how long it has waited, is of the one period or of the
+/// other, and not of both.
+#[test]
+fn who_waits_for_a_cpu_as_a_period_ends_is_there_once() {
+    if !needs::bpf() {
+        return;
+    }
+    let mut agent = Agent::start(&recorded("dbq-*", "period = \"2s\"\n"));
+    let flight = agent.folder.path().join("flight");
+    let program = sleeper(agent.folder.path(), "dbq-one");
+    let output = Command::new("/usr/bin/python3")
+        .args(["-c", SLEEPERS])
+        .arg(&program)
+        .output()
+        .unwrap();
+    let printed = String::from_utf8(output.stdout).unwrap();
+    let [least, most] = [0, 1].map(|at| {
+        let word = printed.split_whitespace().nth(at);
+        word.unwrap_or_else(|| panic!("{}", String::from_utf8_lossy(&output.stderr)))
+            .parse::<u64>()
+            .unwrap()
+    });
+    assert_eq!(agent.end(), Some(0));
+    let web = recordings_of(&flight, "web");
+    assert!(web.len() >= 3, "{}", web.len());
+    let life = lived(&web, "dbq-one");
+    assert!(life >= least && life <= most, "{least} {life} {most}");
+    let (slept, _) = waited(&web, "nanosleep");
+    assert!(slept <= life, "{slept} {life}");
+}
+
 /// A name is anybody's; who names himself anew all the time neither comes into a policy that asks
 /// for more than a name, nor takes anything from it.
 #[test]
@@ -1511,6 +1684,48 @@ impl Drop for Sleeping {
             let _ = child.wait();
         }
     }
+}
+
+/// As the packages have it: the broker's maps and the broker itself count, and what it cannot measure is said.
+#[test]
+fn a_budget_counts_a_broker_that_is_another_process() {
+    if !needs::bpf() || !needs::root() {
+        return;
+    }
+    let broker = debox_tests::Broker::start();
+    let uid = broker.counters()["broker_uid"].as_u64().unwrap();
+    let mut agent = agent_as(
+        u32::try_from(uid).unwrap(),
+        &broker,
+        "[[policy]]\nname = \"web\"\ncomm = [\"dbm-*\"]\n[budget]\ncpu = \"0.01%\"\nmemory = \"1MB\"\n\
+         every = \"1s\"\n[flight]\ndirectory = \"\"\n[metrics]\nlisten = \"127.0.0.1:0\"\n",
+    );
+    // The broker has no right to switch it on.
+    let always = std::fs::read_to_string("/proc/sys/kernel/bpf_stats_enabled").unwrap();
+    let always = always.trim() == "1";
+    if !always {
+        let line = agent.says("[budget]: ");
+        assert!(line.contains("kernel.bpf_stats_enabled=1"), "{line}");
+    }
+    let line = agent.says("budget: ");
+    assert_eq!(
+        line.contains("not measured of it by programs"),
+        !always,
+        "{line}"
+    );
+    let (_, tables) = line.split_once("of memory, ").unwrap();
+    let (tables, _) = tables.split_once(" MB of it tables").unwrap();
+    // Of the account alone.
+    assert!(tables.parse::<u64>().unwrap() >= 5, "{line}");
+    let figures = agent.metrics();
+    let is = values(&figures);
+    assert!(
+        is["debox_agent_memory_bytes{what=\"broker\"}"] > 100_000.0,
+        "{figures}"
+    );
+    assert!(is.contains_key("debox_agent_cpu_ratio{what=\"broker\"}"));
+    assert_eq!(is.contains_key(PROGRAMS_CPU), always, "{figures}");
+    assert_eq!(agent.end(), Some(0));
 }
 
 /// As the packages have it: the agent is the broker's own user, who is not root.

@@ -16,20 +16,23 @@ use crate::identity::{Peer, Process, SenderProof};
 use crate::label::LabelBook;
 use crate::limits::{Limits, Usage, What};
 use crate::message::{Credentials, Packet, Refusal, Request, TRACE_REQUEST_SIZE, parse_request};
+use crate::own::{own_bytes, own_time};
 use crate::shared::Shared;
 use crate::shared_file::SharedFile;
 use crate::site::{SiteBook, SiteResolver, withhold_addresses};
 use crate::socket::{self, Ancillary, Received};
 use crate::subuid::Subordinates;
 use debox_abi::{
+    DEBOX_COSTS_CPU, DEBOX_COSTS_MEMORY, DEBOX_COSTS_RUN_TIME, DEBOX_COSTS_TABLES,
     DEBOX_MSG_ACCOUNT, DEBOX_MSG_JOIN, DEBOX_MSG_LABELS, DEBOX_MSG_SELECT, DEBOX_MSG_SLOTS,
-    DEBOX_MSG_TRACE, DEBOX_MSG_WATCH, DEBOX_SEGMENT_SLOTS, Pod, debox_away, debox_reply,
+    DEBOX_MSG_TRACE, DEBOX_MSG_WATCH, DEBOX_SEGMENT_SLOTS, Pod, debox_away, debox_costs,
+    debox_reply,
 };
 use debox_client::packet;
 use debox_labels::LabelTable;
 use debox_probe::{
-    Account, AccountOptions, Bound, Boundary, Join, Kernel, KernelVersion, Segment, SegmentOptions,
-    Trace, TraceOptions, TraceTarget, WatchedTest, Watcher, Whom,
+    Account, AccountOptions, Bound, Boundary, Costs, Join, Kernel, KernelVersion, Segment,
+    SegmentOptions, Trace, TraceOptions, TraceTarget, WatchedTest, Watcher, Whom,
 };
 use rustix::event::epoll;
 use rustix::io::Errno;
@@ -192,12 +195,11 @@ fn bound_grant(kind: u32, bound: Bound) -> Grant {
     }
 }
 
-/// One after the other, for this client alone.
-fn away_file(kind: u32, away: &[debox_away]) -> Result<Grant, Refusal> {
-    let bytes: Vec<u8> = away.iter().flat_map(Pod::as_bytes).copied().collect();
-    SharedFile::new("debox-away")
+/// For this client alone; `lack`: what it could not be told otherwise.
+fn bytes_file(kind: u32, name: &str, lack: &str, bytes: &[u8]) -> Result<Grant, Refusal> {
+    SharedFile::new(name)
         .and_then(|mut file| {
-            file.append(&bytes)?;
+            file.append(bytes)?;
             file.for_reading()
         })
         .map(|file| Grant::file(kind, file))
@@ -205,9 +207,16 @@ fn away_file(kind: u32, away: &[debox_away]) -> Result<Grant, Refusal> {
             Refusal::new(
                 kind,
                 libc::ENFILE,
-                format!("the threads off the CPU cannot be told: {error}; try again later."),
+                format!("{lack}: {error}; try again later."),
             )
         })
+}
+
+/// One after the other.
+fn away_file(kind: u32, away: &[debox_away]) -> Result<Grant, Refusal> {
+    let bytes: Vec<u8> = away.iter().flat_map(Pod::as_bytes).copied().collect();
+    let lack = "the threads off the CPU cannot be told";
+    bytes_file(kind, "debox-away", lack, &bytes)
 }
 
 fn functions_file(kind: u32, names: Vec<(u32, String)>) -> Result<Grant, Refusal> {
@@ -215,19 +224,51 @@ fn functions_file(kind: u32, names: Vec<(u32, String)>) -> Result<Grant, Refusal
         .into_iter()
         .map(|(number, name)| format!("{number}\t{}\n", withhold_addresses(name)));
     let text: String = lines.collect();
-    SharedFile::new("debox-functions")
-        .and_then(|mut file| {
-            file.append(text.as_bytes())?;
-            file.for_reading()
-        })
-        .map(|file| Grant::file(kind, file))
-        .map_err(|error| {
-            Refusal::new(
-                kind,
-                libc::ENFILE,
-                format!("the kernel's functions cannot be named: {error}; try again later."),
-            )
-        })
+    let lack = "the kernel's functions cannot be named";
+    bytes_file(kind, "debox-functions", lack, text.as_bytes())
+}
+
+/// What the kernel side takes, and this process; what is not known is marked.
+fn costs_file(kind: u32, kernel: Costs) -> Result<Grant, Refusal> {
+    let mut costs = debox_costs {
+        size: size_of::<debox_costs>() as u32,
+        known: DEBOX_COSTS_CPU,
+        cpu_ns: own_time().as_nanos() as u64,
+        ..debox_costs::zeroed()
+    };
+    if let Some(bytes) = own_bytes() {
+        costs.known |= DEBOX_COSTS_MEMORY;
+        costs.memory_bytes = bytes;
+    }
+    if let Some(bytes) = kernel.tables_bytes {
+        costs.known |= DEBOX_COSTS_TABLES;
+        costs.tables_bytes = bytes;
+    }
+    let (statistics, lack) = match kernel.run_time {
+        Some(Ok(run_time)) => {
+            costs.known |= DEBOX_COSTS_RUN_TIME;
+            costs.run_time_ns = run_time.ns;
+            (run_time.statistics, None)
+        }
+        Some(Err(why)) => (None, Some(why)),
+        None => (None, None),
+    };
+    let lack_file = "what the broker takes cannot be told";
+    let mut grant = bytes_file(kind, "debox-costs", lack_file, costs.as_bytes())?;
+    grant.fds.extend(statistics);
+    if let Some(why) = lack {
+        grant.reply.set_text(&why);
+    }
+    Ok(grant)
+}
+
+fn costs_refusal(kind: u32) -> Refusal {
+    Refusal::new(
+        kind,
+        libc::EPERM,
+        "what watching takes is of all users together, and told to who may watch others: it needs \
+         CAP_PERFMON or CAP_SYS_ADMIN, in the broker's own user and PID namespaces.",
+    )
 }
 
 fn labels_refusal(why: &str) -> Refusal {
@@ -1162,6 +1203,14 @@ impl<K: Kernel + Send + 'static> Broker<K> {
                 self.trace(token, target, privileged, options)
             }
             Request::TraceStop => self.trace_stop(token),
+            Request::Costs { run_time } => {
+                privileged(process.pid).map_err(|_| costs_refusal(kind))?;
+                // Aside: all descriptors of this process are looked through.
+                self.answer_aside(token, move |kernel| {
+                    costs_file(kind, kernel.costs(run_time))
+                });
+                Ok(())
+            }
             // Answered above.
             Request::Status | Request::SiteStacks => {
                 return Ok(Answer::Now(self.status(kind).into()));

@@ -20,6 +20,7 @@ mod label;
 mod limits;
 mod listen;
 mod message;
+mod own;
 mod private;
 pub mod real;
 mod shared;
@@ -37,6 +38,7 @@ pub use message::{
     Credentials, Packet, REQUEST_SIZE, Refusal, Request, SELECT_REQUEST_SIZE, TRACE_REQUEST_SIZE,
     parse_request,
 };
+pub use own::{family_of, own_bytes, own_time};
 pub use private::{Private, PrivateOptions};
 pub use shared::{Shared, SharedError};
 pub use site::SiteResolver;

@@ -6,16 +6,16 @@
 //! here, so this is what the fuzz target drives.
 
 use debox_abi::{
-    DEBOX_MSG_ACCOUNT, DEBOX_MSG_AWAY, DEBOX_MSG_BOUNDARY, DEBOX_MSG_CHAINS, DEBOX_MSG_JOIN,
-    DEBOX_MSG_KERNEL_FUNCTIONS, DEBOX_MSG_LABELS, DEBOX_MSG_SELECT, DEBOX_MSG_SITE_STACKS,
-    DEBOX_MSG_SLOTS, DEBOX_MSG_STATUS, DEBOX_MSG_TRACE, DEBOX_MSG_WATCH, DEBOX_MSG_YIELD,
-    DEBOX_NR_SLOTS, DEBOX_ON_CPU_HZ_MAX, DEBOX_PROTOCOL_VERSION, DEBOX_REQ_AUDIT,
+    DEBOX_MSG_ACCOUNT, DEBOX_MSG_AWAY, DEBOX_MSG_BOUNDARY, DEBOX_MSG_CHAINS, DEBOX_MSG_COSTS,
+    DEBOX_MSG_JOIN, DEBOX_MSG_KERNEL_FUNCTIONS, DEBOX_MSG_LABELS, DEBOX_MSG_SELECT,
+    DEBOX_MSG_SITE_STACKS, DEBOX_MSG_SLOTS, DEBOX_MSG_STATUS, DEBOX_MSG_TRACE, DEBOX_MSG_WATCH,
+    DEBOX_MSG_YIELD, DEBOX_NR_SLOTS, DEBOX_ON_CPU_HZ_MAX, DEBOX_PROTOCOL_VERSION, DEBOX_REQ_AUDIT,
     DEBOX_REQ_BOUNDARY, DEBOX_REQ_CHAINS, DEBOX_REQ_DESCENDANTS, DEBOX_REQ_DETAILS,
     DEBOX_REQ_EXECUTES, DEBOX_REQ_IRQ, DEBOX_REQ_NOFOLLOW, DEBOX_REQ_ON_CPU,
-    DEBOX_REQ_OPEN_COUNTED, DEBOX_REQ_OWNERS_FIRST, DEBOX_REQ_RENAMES, DEBOX_REQ_SPLICE,
-    DEBOX_REQ_TRACE_ACCOUNT, DEBOX_REQ_TRACE_STOP, DEBOX_REQ_USER_STACKS, DEBOX_SELECT_RANK_MAX,
-    DEBOX_TRACE_MAX, DEBOX_TRACE_WAY_TRACEPOINT, Pod, debox_reply, debox_request, debox_select,
-    debox_trace_request,
+    DEBOX_REQ_OPEN_COUNTED, DEBOX_REQ_OWNERS_FIRST, DEBOX_REQ_RENAMES, DEBOX_REQ_RUN_TIME,
+    DEBOX_REQ_SPLICE, DEBOX_REQ_TRACE_ACCOUNT, DEBOX_REQ_TRACE_STOP, DEBOX_REQ_USER_STACKS,
+    DEBOX_SELECT_RANK_MAX, DEBOX_TRACE_MAX, DEBOX_TRACE_WAY_TRACEPOINT, Pod, debox_reply,
+    debox_request, debox_select, debox_trace_request,
 };
 use debox_probe::{AccountOptions, Boundary, Pattern, SegmentOptions, TraceOptions, Way, Whom};
 
@@ -79,6 +79,10 @@ pub enum Request {
     Select(Whom),
     Yield,
     Boundary(Boundary),
+    /// `run_time`: of the programs in the kernel as well.
+    Costs {
+        run_time: bool,
+    },
     Status,
     Trace {
         /// Of the connection's account, not of the sender's own calls.
@@ -139,6 +143,7 @@ impl Request {
             Request::Select(_) => DEBOX_MSG_SELECT,
             Request::Yield => DEBOX_MSG_YIELD,
             Request::Boundary(_) => DEBOX_MSG_BOUNDARY,
+            Request::Costs { .. } => DEBOX_MSG_COSTS,
             Request::Status => DEBOX_MSG_STATUS,
             Request::Trace { .. } | Request::TraceStop => DEBOX_MSG_TRACE,
         }
@@ -169,6 +174,9 @@ pub fn parse_request(packet: &Packet) -> Result<Request, Refusal> {
         DEBOX_MSG_SELECT => select_request(packet),
         DEBOX_MSG_YIELD => Ok(Request::Yield),
         DEBOX_MSG_BOUNDARY => boundary_request(&request),
+        DEBOX_MSG_COSTS => Ok(Request::Costs {
+            run_time: has(&request, DEBOX_REQ_RUN_TIME),
+        }),
         _ => Ok(Request::Status),
     }
 }
@@ -278,6 +286,7 @@ fn flags_known(kind: u32) -> Result<u32, Refusal> {
         DEBOX_MSG_SELECT => DEBOX_REQ_NOFOLLOW | DEBOX_REQ_OWNERS_FIRST,
         DEBOX_MSG_WATCH => DEBOX_REQ_NOFOLLOW | DEBOX_REQ_DESCENDANTS,
         DEBOX_MSG_BOUNDARY => DEBOX_REQ_OPEN_COUNTED | DEBOX_REQ_RENAMES | DEBOX_REQ_EXECUTES,
+        DEBOX_MSG_COSTS => DEBOX_REQ_RUN_TIME,
         DEBOX_MSG_STATUS
         | DEBOX_MSG_SITE_STACKS
         | DEBOX_MSG_CHAINS
@@ -292,7 +301,7 @@ fn flags_known(kind: u32) -> Result<u32, Refusal> {
                 libc::EOPNOTSUPP,
                 format!(
                     "request type {kind} is not known to this broker (it knows \
-                     {DEBOX_MSG_SLOTS} to {DEBOX_MSG_YIELD}); a newer deboxd may."
+                     {DEBOX_MSG_SLOTS} to {DEBOX_MSG_COSTS}); a newer deboxd may."
                 ),
             ));
         }

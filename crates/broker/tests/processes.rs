@@ -857,6 +857,9 @@ fn others_may_not_watch() {
             -libc::EPERM,
             "JOIN is for that"
         );
+        let (status, _, text) = nobody.ask(DEBOX_MSG_COSTS, DEBOX_REQ_RUN_TIME, 0);
+        assert_eq!(status, -libc::EPERM, "others' use is in it");
+        assert!(text.contains("CAP_PERFMON"), "{text}");
         assert_eq!(nobody.ask(DEBOX_MSG_JOIN, 0, 0).0, 0);
         let state = broker.kernel.state();
         assert!(
@@ -924,6 +927,8 @@ fn root_of_a_user_namespace_may_not_watch() {
     let (status, _, text) = inside.ask(DEBOX_MSG_WATCH, 0, target.id() as i32);
     assert_eq!(status, -libc::EPERM);
     assert!(text.contains("user namespace"), "{text}");
+    let (status, _, text) = inside.ask(DEBOX_MSG_COSTS, 0, 0);
+    assert_eq!(status, -libc::EPERM, "{text}");
     target.kill().unwrap();
     target.wait().unwrap();
 }

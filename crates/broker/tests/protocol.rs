@@ -512,6 +512,16 @@ fn malformed_requests_are_refused_with_a_remedy() {
             true,
         ),
         (
+            "flag for COSTS",
+            with(&|r| {
+                r.kind = DEBOX_MSG_COSTS;
+                r.flags = DEBOX_REQ_RUN_TIME | 1
+            }),
+            libc::EINVAL,
+            "flags 0x1",
+            true,
+        ),
+        (
             "reserved",
             with(&|r| r.reserved[9] = 1),
             libc::EINVAL,
@@ -1115,6 +1125,56 @@ fn threads_off_the_cpu_are_told() {
         assert_eq!(told, tids);
         assert!(rustix::io::pwrite(&fds[0], b"x", 0).is_err());
     }
+}
+
+/// What is not known is marked, and has no value; who may not watch others is told nothing.
+#[test]
+fn what_watching_takes_is_told_to_who_may_watch_others() {
+    let broker = Running::new();
+    let client = broker.client();
+    let ask = |flags| client.ask(&debox_request::new(DEBOX_MSG_COSTS, flags));
+    let costs = |fd: &OwnedFd| {
+        let mut bytes = [0; 2 * size_of::<debox_costs>()];
+        let length = rustix::io::pread(fd, &mut bytes, 0).unwrap();
+        assert_eq!(length, size_of::<debox_costs>());
+        assert!(rustix::io::pwrite(fd, b"x", 0).is_err());
+        debox_costs::read_from(&bytes).unwrap()
+    };
+    if !rustix::process::getuid().is_root() {
+        for flags in [0, DEBOX_REQ_RUN_TIME] {
+            let (reply, fds) = ask(flags);
+            assert_eq!((reply.status, fds.len()), (-libc::EPERM, 0));
+            assert!(reply.text().contains("CAP_PERFMON"), "{}", reply.text());
+        }
+        return;
+    }
+    let own = DEBOX_COSTS_CPU | DEBOX_COSTS_MEMORY;
+    let (reply, fds) = ask(0);
+    assert_eq!((reply.status, fds.len()), (0, 1), "{}", reply.text());
+    let told = costs(&fds[0]);
+    assert_eq!(told.size as usize, size_of::<debox_costs>());
+    assert_eq!(told.known, own);
+    // This process's.
+    assert!(told.cpu_ns > 0 && told.memory_bytes > 100_000);
+    assert_eq!((told.run_time_ns, told.tables_bytes), (0, 0));
+
+    broker.kernel.state().tables_bytes = Some(5_000);
+    let (reply, fds) = ask(DEBOX_REQ_RUN_TIME);
+    assert_eq!((reply.status, fds.len()), (0, 2), "{}", reply.text());
+    let told = costs(&fds[0]);
+    let all = own | DEBOX_COSTS_TABLES | DEBOX_COSTS_RUN_TIME;
+    assert_eq!(told.known, all);
+    assert_eq!((told.run_time_ns, told.tables_bytes), (1_500, 5_000));
+    assert_eq!(mark_of(&fds[1]), STATISTICS);
+    assert_eq!(reply.text(), "");
+
+    let why = "not without CAP_SYS_ADMIN";
+    broker.kernel.state().no_statistics = Some(why.to_owned());
+    let (reply, fds) = ask(DEBOX_REQ_RUN_TIME);
+    assert_eq!((reply.status, fds.len()), (0, 1), "{}", reply.text());
+    assert_eq!(costs(&fds[0]).known, own | DEBOX_COSTS_TABLES);
+    assert_eq!(costs(&fds[0]).run_time_ns, 0);
+    assert_eq!(reply.text(), why);
 }
 
 /// A clock has a rate, and none without one; the kernel's functions are told by name.

@@ -25,6 +25,8 @@ const ENGINES: [&str; 6] = [
 const ID_USED: usize = 24;
 const ID_LEAST: usize = 8;
 const ID_LETTERS: usize = 64;
+/// In the place of an id.
+const ANY: &str = "*";
 /// So much of it engines show.
 const ID_SHOWN: usize = 12;
 /// In the name of a Kubernetes pod's group, which ends in the pod's uid.
@@ -47,19 +49,22 @@ pub fn unit_patterns(name: &str) -> Vec<String> {
     kinds.map(|suffix| format!("**/{name}{suffix}")).collect()
 }
 
-/// Patterns of groups that are the container with this id, or one that begins so.
+/// Patterns of groups that are the container with this id, or one that begins so; of `*` all containers.
 ///
 /// # Errors
 /// It is no id.
 pub fn container_patterns(id: &str) -> Result<Vec<String>, String> {
-    if id.len() < ID_LEAST || !is_hex(id) {
+    if id != ANY && (id.len() < ID_LEAST || !is_hex(id)) {
         return Err(format!(
-            "a container is meant by its id, {ID_LEAST} or more of its hexadecimal digits, and {id:?} is none: \
-             names are the engine's to know (docker inspect -f '{{{{.Id}}}}' NAME, podman inspect likewise, \
-             crictl ps)"
+            "a container is meant by its id, {ID_LEAST} or more of its hexadecimal digits, or by {ANY} alone, which is \
+             any, and {id:?} is neither: names are the engine's to know (docker inspect -f '{{{{.Id}}}}' NAME, podman \
+             inspect likewise, crictl ps)"
         ));
     }
-    let id = &id[..id.len().min(ID_USED)];
+    let id = match id {
+        ANY => "[0-9a-f]".repeat(ID_USED),
+        id => id[..id.len().min(ID_USED)].to_owned(),
+    };
     let engines = ENGINES.iter();
     Ok(engines.map(|engine| format!("**/{engine}{id}*")).collect())
 }
@@ -359,7 +364,20 @@ mod tests {
                 assert!(!is_of(&patterns, &path), "{id} {path}");
             }
         }
-        for bad in ["", "web", "4f0a", "4F0A1C2B3D4E", "4f0a1c2b3d4*"] {
+        let any = container_patterns("*").unwrap();
+        for (path, _) in containers() {
+            assert_eq!(is_of(&any, &path), !path.contains(':'), "{path}");
+        }
+        assert!(is_of(&any, &format!("/docker/{OTHER_ID}")));
+        // A pattern does not count up to where an id ends.
+        let longer = format!("/docker/0{ID}");
+        for (path, _) in no_containers() {
+            assert_eq!(is_of(&any, &path), path == longer, "{path}");
+        }
+        for path in ["/system.slice/20261127120000.service", "/deadbeef/a"] {
+            assert!(!is_of(&any, path), "{path}");
+        }
+        for bad in ["", "web", "4f0a", "4F0A1C2B3D4E", "4f0a1c2b3d4*", "**"] {
             assert!(
                 container_patterns(bad).unwrap_err().contains("inspect"),
                 "{bad}"
@@ -444,6 +462,36 @@ mod tests {
         assert!(is_of(&nginx, "/nginx.slice"));
         assert!(!is_of(&nginx, "/system.slice/nginx-cache.service"));
         assert!(!is_of(&nginx, "/system.slice"));
+        for (glob, fits, fits_not) in [
+            (
+                "php*-fpm",
+                &["/system.slice/php8.2-fpm.service"][..],
+                &["/system.slice/php8.2-fpm-x.service", "/php/a-fpm.service"][..],
+            ),
+            (
+                "user@*.service",
+                &["/user.slice/user-7.slice/user@7.service/app.slice/a.scope"],
+                &["/user.slice/user-7.slice"],
+            ),
+            (
+                "web[0-9].service",
+                &["/system.slice/web1.service"],
+                &["/system.slice/web10.service"],
+            ),
+            (
+                "*.service",
+                &["/system.slice/cron.service"],
+                &["/user.slice/user-7.slice/session-3.scope"],
+            ),
+        ] {
+            let patterns = unit_patterns(glob);
+            for path in fits {
+                assert!(is_of(&patterns, path), "{glob} {path}");
+            }
+            for path in fits_not {
+                assert!(!is_of(&patterns, path), "{glob} {path}");
+            }
+        }
         let one = unit_patterns("user@1000.service");
         assert!(is_of(
             &one,

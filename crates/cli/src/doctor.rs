@@ -423,7 +423,7 @@ pub fn spliceable(make: bool) -> Result<String, (String, &'static str)> {
              --capture=boundary",
         ));
     }
-    debox_splice::rate().map_err(|error| (error.to_string(), BOUNDARY))?;
+    debox_splice::ticks_check().map_err(|error| (error.to_string(), BOUNDARY))?;
     let images = crate::patched::folder(make).map_err(|error| {
         // Its own words have the remedy in them, for who sees them alone.
         let found = match error {

@@ -95,6 +95,8 @@ pub fn main(inherited: Inherited) -> i32 {
     if std::env::args_os().len() < 2 {
         return welcome::welcome();
     }
+    // Reading the command line takes as long as that is to be measured for.
+    debox_splice::rate_begin();
     command_line(|verb| act(verb, inherited))
 }
 

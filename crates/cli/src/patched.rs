@@ -11,6 +11,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
+/// In the name of each of the folders that it may be.
+pub const FOLDER: &str = "splice";
 /// The user and group that `make install` makes for `deboxd`.
 const BROKER: &str = "debox";
 
@@ -49,7 +51,7 @@ fn candidates(make: bool) -> Vec<PathBuf> {
     let set = |name: &str| {
         (std::env::var_os(name).filter(|path| path.as_bytes().starts_with(b"/"))).map(PathBuf::from)
     };
-    let within = |base: PathBuf| base.join("debox").join("splice");
+    let within = |base: PathBuf| base.join("debox").join(FOLDER);
     // Who names one wants that one.
     if let Some(named) = set("XDG_CACHE_HOME") {
         return vec![within(named)];
@@ -65,7 +67,7 @@ fn temporary() -> Option<PathBuf> {
     let is = std::fs::metadata(&base).ok()?;
     let kept = is.mode() & 0o022 == 0 || is.mode() & libc::S_ISVTX != 0;
     let trusted = is.uid() == 0 || is.uid() == user();
-    (kept && trusted && base.is_absolute()).then(|| base.join(format!("debox-splice-{}", user())))
+    (kept && trusted && base.is_absolute()).then(|| base.join(format!("debox-{FOLDER}-{}", user())))
 }
 
 /// Whether there is a folder above in which it can be made, on a file system that code may be mapped from.
@@ -98,7 +100,7 @@ fn of_root(make: bool) -> Option<PathBuf> {
     if !make {
         return Some(base);
     }
-    for (folder, mode) in [(ours.clone(), 0o755), (ours.join("splice"), 0o750)] {
+    for (folder, mode) in [(ours.clone(), 0o755), (ours.join(FOLDER), 0o750)] {
         match std::fs::create_dir(&folder) {
             // With whatever umask.
             Ok(()) => {

@@ -23,8 +23,8 @@ use debox_labels::{Kind, Meaning};
 use debox_output::count_text;
 use debox_record::monotonic_ns;
 use debox_report::{
-    CallRow, Capture, ChainKind, ChainLink, LabelMeaning, Note, NoteKind, PlaceCounts, Report,
-    RunFacts, RunKind, SpliceSetup, WrapCounts, WrapProcess,
+    CallRow, Capture, ChainKind, ChainLink, LabelMeaning, Note, NoteKind, Object, ObjectKind,
+    ObjectRow, PlaceCounts, Report, RunFacts, RunKind, SpliceSetup, WrapCounts, WrapProcess,
 };
 use debox_splice::{Counted, Following, Place, Reason, Run, Sampling, Since, Sums, UNDONE};
 use debox_symbol::{CodeFile, UserCode};
@@ -156,9 +156,11 @@ pub struct Looks {
 
 impl Splicer {
     pub fn open(follow: bool, sample: Option<u32>) -> Result<Self, Error> {
-        let rate = debox_splice::rate()?;
         let images = patched::folder(true)?;
-        let run = Run::new(&images, &runtime(&images)?, rate)?;
+        let runtime = runtime(&images)?;
+        // The last: it may have to wait.
+        let rate = debox_splice::rate()?;
+        let run = Run::new(&images, &runtime, rate)?;
         if let Some(one_in) = sample {
             run.sample(Sampling::one_in(one_in));
         }
@@ -378,6 +380,7 @@ impl Splicer {
         Some(SpliceSetup {
             programs: counted.setups,
             total_ns: counted.setup_ns,
+            asked_ns: counted.asked_ns,
             files_copied: counted.copied,
         })
     }
@@ -711,6 +714,58 @@ fn counts(counted: &Counted, pids: &[u32], began: bool) -> WrapCounts {
 /// What stops of programs that are being prepared are labelled.
 const SETUP: &str = "splice-setup";
 
+/// Whoever waits for a page of a patched copy waits for the file's code.
+pub fn images_name(report: &mut Report) {
+    let is_image = |object: &Object| {
+        let name = object.name.as_deref().unwrap_or_default();
+        object.kind == ObjectKind::File && name.contains(patched::FOLDER)
+    };
+    if report.run.capture != Capture::Splice || !report.objects.iter().any(is_image) {
+        return;
+    }
+    let Ok(folder) = patched::folder(false) else {
+        return;
+    };
+    for at in 0..report.objects.len() {
+        let object = &report.objects[at];
+        let image = object.name.as_deref().filter(|_| is_image(object));
+        let image = image
+            .map(Path::new)
+            .filter(|path| path.parent() == Some(&folder));
+        let Some(source) = image.and_then(debox_splice::image_source) else {
+            continue;
+        };
+        let name = source.to_string_lossy().into_owned();
+        let is_it = |object: &Object| {
+            object.kind == ObjectKind::File && object.name.as_ref() == Some(&name)
+        };
+        let known = report.objects.iter().position(is_it);
+        let object = &mut report.objects[at];
+        object.text.clone_from(&name);
+        object.inode = None;
+        object.name = Some(name);
+        if let Some(known) = known {
+            let rows = report.by_object.iter_mut();
+            (rows.filter(|row| row.object == Some(at))).for_each(|row| row.object = Some(known));
+        }
+    }
+    let mut rows: Vec<ObjectRow> = Vec::new();
+    for row in std::mem::take(&mut report.by_object) {
+        let same =
+            |of: &&mut ObjectRow| (&of.call, of.abi, of.object) == (&row.call, row.abi, row.object);
+        match rows.iter_mut().find(same) {
+            Some(of) => {
+                of.count = of.count.saturating_add(row.count);
+                of.total_ns = of.total_ns.saturating_add(row.total_ns);
+                of.max_ns = of.max_ns.max(row.max_ns);
+            }
+            None => rows.push(row),
+        }
+    }
+    rows.sort_by_key(|row| (std::cmp::Reverse(row.total_ns), row.object));
+    report.by_object = rows;
+}
+
 /// Time in which programs of the run were stopped is DeBox's own part in it, unless they trace each
 /// other, or somebody else came to trace them: then whose a stop was is told by the chains alone. What they
 /// asked for and waited for is DeBox's in any case.
@@ -743,10 +798,17 @@ pub fn own_part_tell(report: &mut Report) {
         // Nobody else waits for a futex outside of his calls, or in one that is no futex.
         let asks = row.label == "futex" && row.call.as_deref().map_or(begins, executes);
         if row.label == "ptrace" && !traced || asks {
-            // By that one a new program comes to its first instruction: it is not its own.
-            row.call = row.call.take().filter(|call| !begins || call != "tgkill");
             SETUP.clone_into(&mut row.label);
             is_there = true;
+        }
+    }
+    let kills = |row: &CallRow| row.name == "tgkill" && row.count > 0;
+    if begins && !report.calls.iter().any(kills) {
+        // By that one a new program comes to its first instruction: it is not its own.
+        let blocking = report.blocking.iter_mut().map(|row| &mut row.call);
+        let by_object = report.by_object.iter_mut().map(|row| &mut row.call);
+        for call in blocking.chain(by_object) {
+            *call = call.take().filter(|call| call != "tgkill");
         }
     }
     // Whoever waits for a futex that we wake has asked for its code to be replaced. A large file's copy takes longer than

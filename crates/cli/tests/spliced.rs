@@ -3,6 +3,7 @@
 
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -318,14 +319,16 @@ fn what_the_runtime_does_is_no_call_of_the_program() {
     let place = Place::new();
     let script = "import os, time\n\
 end = time.monotonic() + 1.5\n\
-while time.monotonic() < end:\n    for i in range(1000): os.getppid()\n";
+zero = open('/dev/zero', 'rb', buffering=0)\n\
+while time.monotonic() < end:\n    for i in range(1000): os.getppid()\n    zero.read(1 << 22)\n";
     let (output, report) = place.report_with(&["--call-site"], &["/usr/bin/python3", "-c", script]);
     assert!(output.status.success(), "{output:?}");
     let rows = report["on_cpu"]["rows"].as_array().unwrap();
     let calls = || rows.iter().filter(|row| row["kind"] == "call");
     assert!(calls().all(|row| row["call"] != "prctl"), "{rows:?}");
     assert!(calls().any(|row| row["call"].is_null()), "{rows:?}");
-    assert!(calls().any(|row| row["call"] == "getppid"), "{rows:?}");
+    // One that samples meet where they are seldom, too.
+    assert!(calls().any(|row| row["call"] == "read"), "{rows:?}");
 }
 
 /// No hook at any call, and yet it is known which call slept, and how much was own code.
@@ -1411,6 +1414,47 @@ fn assert_names_the_tracer(report: &Value, name: &str) {
     );
 }
 
+/// Each handler of a signal ends a wait, and whoever asks waits on: here for a watcher that stands still for a while.
+#[test]
+fn who_executes_under_signals_is_counted() {
+    const SOURCE: &str = r#"
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+static void handler(int number) { (void)number; }
+int main(int argc, char **argv)
+{
+	struct itimerspec often = { { 0, 200000 }, { 0, 200000 } };
+	struct timespec while_it_asks = { 0, 500000000 };
+	const pid_t watcher = getppid();
+	timer_t timer;
+	if (argc > 1) {
+		for (int i = 0; i < 1000; i++)
+			getpgrp();
+		return 0;
+	}
+	signal(SIGALRM, handler);
+	if (!fork()) {
+		nanosleep(&while_it_asks, 0);
+		_exit(kill(watcher, SIGCONT));
+	}
+	kill(watcher, SIGSTOP);
+	timer_create(CLOCK_MONOTONIC, 0, &timer);
+	timer_settime(timer, 0, &often, 0);
+	execl(argv[0], argv[0], "again", (char *)0);
+	return 1;
+}
+"#;
+    let place = Place::new();
+    let program = place.program("asks", SOURCE);
+    let (output, report) = place.report(&[&program]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(count(&report, "getpgrp"), 1000, "{report}");
+    assert!(notes(&report, "splice_left").is_empty(), "{report}");
+    assert!(notes(&report, "splice_boundary").is_empty(), "{report}");
+}
+
 /// Its child is traced, and tries in vain to execute something: what it does next is told, and it goes on.
 const TRIES: &str = r#"
 #include <stdio.h>
@@ -1567,7 +1611,6 @@ fn an_execve_that_fails_goes_on() {
                   open('/proc/self/status').read().index('TracerPid:\\t0')";
     let file = place.0.path().join("not-a-program");
     std::fs::write(&file, b"\x7fELF nothing").unwrap();
-    use std::os::unix::fs::PermissionsExt;
     std::fs::set_permissions(&file, PermissionsExt::from_mode(0o755)).unwrap();
     let script = script.replace("/etc/passwd", file.to_str().unwrap());
     let (output, report) = place.report(&["/usr/bin/python3", "-c", &script]);
@@ -1873,29 +1916,284 @@ fn calls_are_counted_where_that_costs_least_if_nobody_says_where() {
     }
 }
 
-/// Whoever has fewer capabilities is not let at memory by which those with all of them go.
+/// Whoever has fewer capabilities, or is another user, is not let at memory by which those go who have more: it counts in a file
+/// of its own, and so does what it executes.
 #[test]
-fn a_program_with_fewer_capabilities_is_at_the_boundary() {
+fn a_program_with_fewer_rights_shares_nothing_with_others() {
     if !needs::root() {
         return;
     }
     let place = Place::new();
-    let script = "grep -c debox-splice /proc/self/maps";
-    let words = ["setpriv", "--bounding-set=-all", "sh", "-c", script];
+    let files = |output: &Output| {
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        let lines = said.lines().map(str::trim).map(str::to_owned);
+        lines.collect::<Vec<_>>()
+    };
+    let own = "awk '/memfd:debox-splice/ { print $5 }' /proc/self/maps | sort -u";
+    for fewer in [
+        "setpriv --bounding-set=-all",
+        "setpriv --reuid=65534 --regid=65534 --clear-groups",
+    ] {
+        let script = format!(
+            "{own}; {fewer} sh -c \"{}\"; {own}",
+            own.replace('$', "\\$")
+        );
+        let (output, report) = place.report(&["sh", "-c", &script]);
+        assert!(output.status.success(), "{output:?}");
+        let files = files(&output);
+        assert_eq!(files.len(), 3, "{files:?}");
+        assert_eq!(files[0], files[2], "{files:?}");
+        assert_ne!(files[0], files[1], "{files:?}");
+        assert!(notes(&report, "splice_boundary").is_empty(), "{report}");
+        assert!(notes(&report, "splice_left").is_empty(), "{report}");
+        // `sort` and `awk`, three times, `setpriv` and two shells; of its own way the latter tries some in vain.
+        let executes = row(&report["calls"], "name", "execve")[0];
+        let of = |field: &str| executes[field].as_u64().unwrap();
+        assert_eq!(of("count") - of("errors"), 9, "{report}");
+    }
+    // One with more than who executes it is not let at it at all.
+    let suid = place.program("suid", "int main(void) { return 0; }");
+    std::fs::set_permissions(&suid, std::fs::Permissions::from_mode(0o4755)).unwrap();
+    place.open_to_others();
+    let words = ["setpriv", "--reuid=65534", "--clear-groups", &suid];
     let (output, report) = place.report(&words);
-    assert_eq!(String::from_utf8_lossy(&output.stdout), "0\n", "{report}");
-    // Those of the way that `sh` is looked for along have failed.
-    let executes = row(&report["calls"], "name", "execve")[0];
-    let of = |field: &str| executes[field].as_u64().unwrap();
-    assert_eq!(of("count") - of("errors"), 3, "{report}");
-    let notes = report["notes"].as_array().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let boundary = notes(&report, "splice_boundary");
     assert!(
-        notes.iter().any(|note| note["kind"] == "splice_boundary"),
-        "{notes:?}"
+        boundary.len() == 1 && boundary[0].contains("other rights"),
+        "{boundary:?}"
     );
-    // With all of them it is not.
-    let (output, _) = place.report(&["sh", "-c", script]);
-    assert_ne!(String::from_utf8_lossy(&output.stdout), "0\n");
+}
+
+/// Gives up rights as servers do, once or after it was forked; in between and behind it makes calls, with more threads, and
+/// executes itself.
+const GIVES_UP: &str = r#"
+#define _GNU_SOURCE
+#include <grp.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/wait.h>
+#include <unistd.h>
+static void handler(int number) { (void)number; }
+static void *calls(void *unused)
+{
+	for (int i = 0; i < 100; i++) getpgid(0);
+	return unused;
+}
+static void gives_up(void)
+{
+	struct itimerval often = { { 0, 200 }, { 0, 200 } }, never = { { 0, 0 }, { 0, 0 } };
+	gid_t group = 65534;
+	signal(SIGALRM, handler);
+	setitimer(ITIMER_REAL, &often, 0);
+	for (int i = 0; i < 100; i++) getsid(0);
+	if (setgroups(1, &group) || setresgid(65534, 65534, 65534)) _exit(3);
+	for (int i = 0; i < 100; i++) getsid(0);
+	if (setresuid(65534, 65534, 65534)) _exit(4);
+	setitimer(ITIMER_REAL, &never, 0);
+}
+int main(int argc, char **argv)
+{
+	pthread_t thread[40];
+	int status, bad = 0;
+	if (argc > 2) {
+		for (int i = 0; i < 500; i++) getppid();
+		return 0;
+	}
+	for (int i = 0; i < 3; i++)
+		if (!strcmp(argv[1], "workers") && !fork()) {
+			gives_up();
+			for (int k = 0; k < 40; k++) pthread_create(&thread[k], 0, calls, 0);
+			for (int k = 0; k < 40; k++) pthread_join(thread[k], 0);
+			if (setresuid(0, 0, 0) != -1 || setgroups(0, 0) != -1) _exit(5);
+			for (int k = 0; k < 1000; k++) getppid();
+			if (!fork()) _exit(getppid() < 0);
+			wait(&status);
+			execl(argv[0], argv[0], "", "again", (char *)0);
+			_exit(status || 6);
+		}
+	while (wait(&status) > 0) bad |= status;
+	for (int i = 0; i < 1000; i++) getpgrp();
+	if (!strcmp(argv[1], "workers")) return bad != 0;
+	gives_up();
+	for (int k = 0; k < 1000; k++) getppid();
+	execl(argv[0], argv[0], "", "again", (char *)0);
+	return 1;
+}
+"#;
+
+/// It goes on as it was, in a file of its own, and each call is counted once, those too that signal handlers come into; what
+/// it executes is spliced from its first instruction on.
+#[test]
+fn who_gives_up_rights_is_counted_to_the_end() {
+    if !needs::root() {
+        return;
+    }
+    let place = Place::new();
+    let program = place.program("gives", GIVES_UP);
+    place.open_to_others();
+    for (how, of) in [("workers", 3), ("alone", 1)] {
+        for options in [&[][..], &["--call-site"], &["--audit"], &["--sample", "16"]] {
+            let (output, report) = place.report_with(options, &[&program, how]);
+            assert!(output.status.success(), "{how} {options:?}: {output:?}");
+            let workers = u64::from(how == "workers");
+            let expected = [
+                ("getsid", 200 * of),
+                ("getppid", (1500 + workers) * of),
+                ("getpgid", 4000 * of * workers),
+                ("getpgrp", 1000),
+                ("setresuid", of * (1 + workers)),
+                ("setgroups", of * (1 + workers)),
+                ("setresgid", of),
+                ("execve", of + 1),
+            ];
+            for (name, expected) in expected {
+                let all = row(&report["calls"], "name", name);
+                let counted = all.first().map_or(0, |row| row["count"].as_u64().unwrap());
+                assert_eq!(counted, expected, "{how} {options:?}: {name}: {report}");
+            }
+            assert!(notes(&report, "splice_boundary").is_empty(), "{report}");
+            assert!(notes(&report, "splice_left").is_empty(), "{report}");
+            if options == ["--audit"] {
+                let audit = notes(&report, "splice_audit");
+                assert!(audit[0].ends_with("all were told by them"), "{audit:?}");
+            }
+        }
+    }
+}
+
+/// Prints where it counts, before and after it set its own ids once more with a thread beside it, and gave up groups alone.
+const STAYS: &str = r#"
+#define _GNU_SOURCE
+#include <grp.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+static void *waits(void *end)
+{
+	char c;
+	if (read(*(int *)end, &c, 1)) _exit(9);
+	return end;
+}
+static void where(void)
+{
+	char line[512], last[64] = "", file[64];
+	FILE *maps = fopen("/proc/self/maps", "r");
+	while (fgets(line, sizeof line, maps))
+		if (strstr(line, "memfd:debox-splice") && sscanf(line, "%*s %*s %*s %*s %63s", file) == 1 && strcmp(file, last))
+			puts(strcpy(last, file));
+	fclose(maps);
+}
+int main(void)
+{
+	gid_t group = 65534;
+	pthread_t thread;
+	int ends[2];
+	if (pipe(ends)) return 2;
+	where();
+	pthread_create(&thread, 0, waits, ends);
+	for (int i = 0; i < 100; i++)
+		if (syscall(SYS_setresuid, getuid(), getuid(), getuid()) || syscall(SYS_setgid, getgid())) return 3;
+	where();
+	close(ends[1]);
+	pthread_join(thread, 0);
+	if (!getuid() && setgroups(1, &group)) return 4;
+	where();
+	for (int i = 0; i < 100; i++) getppid();
+	return 0;
+}
+"#;
+
+/// Whoever sets the ids that it has gives up nothing, and who shares with nobody need not stop sharing.
+#[test]
+fn who_shares_with_nobody_stays_where_it_counts() {
+    let place = Place::new();
+    let (output, report) = place.report(&[&place.program("stays", STAYS)]);
+    assert!(output.status.success(), "{output:?}");
+    let said = String::from_utf8_lossy(&output.stdout);
+    let files: Vec<&str> = said.lines().collect();
+    assert_eq!(files, [files[0]; 3]);
+    assert_eq!(count(&report, "getppid"), 100, "{report}");
+    assert!(notes(&report, "splice_boundary").is_empty(), "{report}");
+    assert!(notes(&report, "splice_left").is_empty(), "{report}");
+}
+
+/// Whoever executes a large program for the first time, alone in a file of its own, is counted while that is copied, and after.
+#[test]
+fn a_large_program_is_executed_with_fewer_rights() {
+    if !needs::root() {
+        return;
+    }
+    let place = Place::new();
+    let large = place.file("large", "");
+    std::fs::copy("/usr/bin/python3", &large).unwrap();
+    let file = std::fs::OpenOptions::new().write(true).open(&large);
+    // Behind all that is loaded.
+    file.unwrap().write_all_at(&[7], 60 << 20).unwrap();
+    place.open_to_others();
+    let script = format!(
+        "setpriv --reuid=65534 --regid=65534 --clear-groups {large} -S -E -c \"import os\n\
+         for _ in range(700): os.getppid()\"; true"
+    );
+    let (output, report) = place.report(&["sh", "-c", &script]);
+    assert!(output.status.success(), "{output:?}");
+    assert!(count(&report, "getppid") >= 700, "{report}");
+    assert!(notes(&report, "splice_boundary").is_empty(), "{report}");
+    assert!(notes(&report, "splice_left").is_empty(), "{report}");
+}
+
+/// A child of who ended before it ran, as daemons are begun, has the signals that it had.
+const DAEMONS: &str = r#"
+#define _GNU_SOURCE
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+int main(void)
+{
+	sigset_t mask, other;
+	cpu_set_t one;
+	int ends[2], held = 0;
+	char is;
+	CPU_ZERO(&one);
+	CPU_SET(sched_getcpu(), &one);
+	sched_setaffinity(0, sizeof one, &one);
+	sigemptyset(&other);
+	sigaddset(&other, SIGUSR2);
+	sigprocmask(SIG_SETMASK, &other, 0);
+	if (pipe(ends)) return 2;
+	for (int i = 0; i < 200; i++) {
+		if (!fork()) {
+			if (!fork()) {
+				sigprocmask(SIG_SETMASK, 0, &mask);
+				is = sigismember(&mask, SIGTERM) || !sigismember(&mask, SIGUSR2) ? 'b' : 'g';
+				_exit(write(ends[1], &is, 1) != 1);
+			}
+			_exit(0);
+		}
+		wait(0);
+		if (read(ends[0], &is, 1) != 1) return 3;
+		held += is != 'g';
+	}
+	printf("%d\n", held);
+	return 0;
+}
+"#;
+
+#[test]
+fn whose_parent_ended_first_has_its_signals() {
+    let place = Place::new();
+    let (output, report) = place.report(&[&place.program("daemons", DAEMONS)]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), "0\n");
+    assert!(notes(&report, "splice_left").is_empty(), "{report}");
 }
 
 /// Its threads spawn itself by its name, which is in the last of three folders.

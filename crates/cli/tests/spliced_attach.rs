@@ -4,7 +4,7 @@
 use serde_json::Value;
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{FileExt, PermissionsExt};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -436,16 +436,13 @@ int main(void)
 }
 "#;
 
-/// It cannot open what is counted in: so the kernel side counts.
+/// It cannot open what is counted in, nor its folder: it is sent what it needs.
 #[test]
-fn what_another_users_program_executes_is_counted_at_the_boundary() {
+fn what_another_users_program_executes_is_spliced() {
     if !needs::root() {
         return;
     }
     let place = Attached::new();
-    // Whoever goes on in it may open the runtime, and patched code, but not root's memory.
-    let open = std::fs::Permissions::from_mode(0o755);
-    std::fs::set_permissions(place.folder(), open).unwrap();
     let mut command = Command::new(place.0.program("executes", EXECUTES));
     command.current_dir("/").uid(NOBODY).gid(NOBODY);
     let mut program = Program::start(&mut command);
@@ -458,11 +455,7 @@ fn what_another_users_program_executes_is_counted_at_the_boundary() {
     assert_eq!(counted(&report, "execve"), (2, 0), "{said}");
     // Its loader's.
     assert_eq!(counted(&report, "set_tid_address"), (2, 0), "{said}");
-    let boundary = notes(&report, "splice_boundary");
-    assert!(
-        boundary.len() == 1 && boundary[0].contains("cannot open what is counted in"),
-        "{boundary:?}"
-    );
+    assert!(notes(&report, "splice_boundary").is_empty(), "{report}");
     assert!(notes(&report, "splice_left").is_empty(), "{report}");
     assert_eq!(program.end(), RIGHT);
 }
@@ -750,7 +743,9 @@ fn it_goes_on_when_debox_is_killed_as_it_attaches() {
         let mut program = Program::start(program.arg("1").uid(NOBODY).gid(NOBODY));
         let mut debox = place.debox(program.pid(), &[]);
         let mut debox = debox.uid(NOBODY).gid(NOBODY).spawn().unwrap();
-        while !is_traced(program.pid()) && debox.try_wait().unwrap().is_none() {
+        // On a busy machine all of it may be done between two looks.
+        let begun = |pid| is_traced(pid) || areas(pid) > 0;
+        while !begun(program.pid()) && debox.try_wait().unwrap().is_none() {
             std::thread::sleep(Duration::from_micros(50));
         }
         std::thread::sleep(Duration::from_micros(400 * round));

@@ -270,6 +270,51 @@ fn a_program_that_sets_the_gs_register_by_itself_is_left_it() {
     }
 }
 
+const OPENS: &str = r#"
+#include <dlfcn.h>
+int main(int argc, char **argv)
+{
+	return dlopen(argv[1], RTLD_NOW) ? 7 : 1;
+}
+"#;
+
+/// Of 64 MB of code.
+const LARGE: &str = r#"
+__asm__(".text\n.globl raw\nraw: mov $110, %eax\nsyscall\nret\n.fill 67108864, 1, 0x90\n");
+"#;
+
+/// What a program waits for before it goes on with a library of which there was no copy is in none of its calls.
+#[test]
+fn what_a_large_copy_takes_is_told_first() {
+    for user in users() {
+        let place = Place::new();
+        let opens = place.program("opens", OPENS);
+        let library = place.library_of("large", LARGE);
+        let (output, report) = place.spliced(user, &[], &[&opens, &library]);
+        assert_eq!(output.status.code(), Some(7), "{output:?}");
+        let first = report["verdict"][0].as_str().unwrap();
+        let setup = &report["run"]["splice_setup"];
+        match user {
+            // It is a wait as any other.
+            None => {
+                assert!(first.contains("DeBox's own work"), "{first}");
+                assert!(setup.is_null(), "{setup}");
+            }
+            Some(_) => {
+                assert!(first.contains("DeBox itself took"), "{first}");
+                let [asked, total] =
+                    ["asked_ns", "total_ns"].map(|key| setup[key].as_u64().unwrap());
+                assert!(asked > total, "{setup}");
+                let wall = report["run"]["wall_ns"].as_u64().unwrap();
+                assert!(asked < wall, "{setup} of {wall}");
+            }
+        }
+        let (_, again) = place.spliced(user, &[], &[&opens, &library]);
+        let said = again["verdict"][0].as_str().unwrap();
+        assert!(!said.contains("copy"), "{said}");
+    }
+}
+
 /// mov $35, %eax (nanosleep); syscall; ret: nobody but the kernel knows of it.
 const SLEEPS: &str = r#"
 #include <string.h>

@@ -186,6 +186,7 @@ impl Snapshot {
             },
             tid: away.tid,
             depth: 2,
+            flags: away.flags >> DEBOX_AWAY_LINK_SHIFT,
             comm: away.comm,
             ..debox_chain::zeroed()
         });
@@ -274,6 +275,27 @@ fn grow(to: &mut u64, by: u64) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What is not over is judged as what is: a helper without work rests.
+    #[test]
+    fn a_sleep_that_is_not_over_is_at_rest_or_not() {
+        let mut snapshot = Snapshot::empty();
+        let mut still = 0;
+        for flags in [DEBOX_CHAIN_REST, DEBOX_CHAIN_FIRST, DEBOX_CHAIN_LOOP, 0] {
+            let away = debox_away {
+                flags: DEBOX_AWAY_ASLEEP | DEBOX_AWAY_LIFE | flags << DEBOX_AWAY_LINK_SHIFT,
+                asleep_ns: 5,
+                ..debox_away::zeroed()
+            };
+            snapshot.away_chain_add(47, &away, &mut still);
+            let link = snapshot.chains.last().expect("its link");
+            assert_eq!((link.flags, link.parent, link.nr), (flags, still, 47));
+        }
+        assert_eq!(
+            snapshot.chains[still as usize - 1].kind,
+            DEBOX_CHAIN_NOT_OVER
+        );
+    }
 
     /// Of its process, else of its name in its control group, else of its name.
     #[test]

@@ -3,6 +3,7 @@
 
 use crate::account::AccountView;
 use crate::away::away_parse;
+use crate::cost::Costs;
 use crate::error::Error;
 use crate::packet;
 use debox_abi::*;
@@ -29,6 +30,12 @@ const PATIENCE: Patience = Patience {
     answer: Duration::from_secs(20),
     taking: Duration::from_secs(300),
     look: Duration::from_secs(5),
+};
+/// Of who asks now and then, and goes on without.
+const SHORT: Patience = Patience {
+    answer: Duration::from_secs(2),
+    taking: Duration::from_secs(2),
+    look: Duration::from_secs(1),
 };
 /// The broker writes no more.
 const SHARED_BYTES_MAX: u64 = 16 << 20;
@@ -60,6 +67,13 @@ impl Connection {
             turn: Mutex::new(()),
             patience: PATIENCE,
         })
+    }
+
+    /// The same for who goes on without an answer: it waits seconds, not minutes.
+    pub fn impatient(mut self) -> Self {
+        self.patience = SHORT;
+        packet::patience_set(&self.socket, self.patience.answer, self.patience.look);
+        self
     }
 
     /// Process and user id of who listens there, as the kernel tells them.
@@ -203,6 +217,26 @@ impl Connection {
     /// The account's threads that are off the CPU now.
     pub fn away_threads(&self) -> Result<Vec<debox_away>, Error> {
         Ok(away_parse(&self.shared_file(DEBOX_MSG_AWAY)?))
+    }
+
+    /// What watching takes; with `run_time` the programs in the kernel as well, of which the kernel takes it
+    /// from here on, for as long as what comes is kept.
+    pub fn costs(&self, run_time: bool) -> Result<Costs, Error> {
+        let flags = if run_time { DEBOX_REQ_RUN_TIME } else { 0 };
+        let (reply, fds) = self.ask(&debox_request::new(DEBOX_MSG_COSTS, flags))?;
+        let mut fds = fds.into_iter();
+        let bytes = match fds.next() {
+            Some(fd) => shared_read(fd.into()).map_err(|source| self.lost(source))?,
+            None => Vec::new(),
+        };
+        let costs = Costs::parse(&bytes)
+            .ok_or_else(|| self.broken("what it takes is not told as it should be".into()))?;
+        let lack = debox_output::printable(reply.text());
+        Ok(Costs {
+            lack: (!lack.is_empty()).then_some(lack),
+            statistics: fds.next(),
+            ..costs
+        })
     }
 
     /// The links of chains, the first of number 1.

@@ -55,7 +55,7 @@ fn slice(
 fn place(site: &Site) -> Option<String> {
     let function = site.function.as_ref()?;
     Some(match (&site.file, site.line) {
-        (Some(file), Some(line)) => format!("{function} [{file}:{line}]"),
+        (Some(file), Some(line)) => format!("{function} ({file}:{line})"),
         _ => function.clone(),
     })
 }
@@ -107,14 +107,17 @@ fn call_events(report: &Report, pids: &Pids, call: &SlowCall, events: &mut Vec<V
             .collect(),
     };
     let mut args = json!({
-        "return value": call.retval,
         "arguments": arguments.join(", "),
-        "on CPU ns": call.cpu_ns,
         "blocked ns": call.blocked_ns,
         "run queue ns": call.runq_ns,
-        "minor faults": call.minor_faults,
-        "major faults": call.major_faults,
     });
+    // Of one sleep the call may go on.
+    if !call.one_sleep {
+        args["return value"] = json!(call.retval);
+        args["on CPU ns"] = json!(call.cpu_ns);
+        args["minor faults"] = json!(call.minor_faults);
+        args["major faults"] = json!(call.major_faults);
+    }
     if let Some(irq_ns) = call.irq_ns {
         args["interrupts ns"] = json!(irq_ns);
     }

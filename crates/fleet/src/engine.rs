@@ -11,17 +11,18 @@
 
 use crate::error::Error;
 use crate::load::TABLES;
+use crate::session::{Escaped, Session, clickhouse_local};
 use crate::store::date_of;
 use serde_json::Value;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader, Read, Write};
+use std::io::{self, BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-const FORMAT: &str = "JSONCompactEachRowWithNamesAndTypes";
-const CHDB: &str = include_str!("engine.py");
+pub const FORMAT: &str = "JSONCompactEachRowWithNamesAndTypes";
 const SPAN: &str = include_str!("../sql/span.sql");
 const PARQUET: &str = include_str!("../sql/parquet.sql");
 /// Sums by hour come from those by ten minutes since there are these: where they do, both are of all rows.
@@ -47,7 +48,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    fn read(from: impl Read) -> Result<Self, String> {
+    pub fn read(from: impl Read) -> Result<Self, String> {
         let mut answer = Self::default();
         for (at, line) in BufReader::new(from).lines().enumerate() {
             let line = line.map_err(|error| error.to_string())?;
@@ -240,6 +241,8 @@ enum Local {
 
 pub struct Engine {
     place: Place,
+    /// chDB's, when it was asked something. It ends before its room does.
+    session: RefCell<Option<Session>>,
     /// An engine of this machine, and where it is run: names of files are relative to that.
     local: Option<(Local, TempDir)>,
     agent: ureq::Agent,
@@ -333,6 +336,7 @@ impl Engine {
             .user_agent(concat!("debox/", env!("CARGO_PKG_VERSION")));
         Ok(Self {
             place,
+            session: RefCell::default(),
             local,
             agent: config.build().into(),
         })
@@ -357,7 +361,7 @@ impl Engine {
 
     /// The rows of one question about what was from `since_ms` to `until_ms`.
     pub fn ask(&self, sql: &str, params: &Params, span_ms: (i64, i64)) -> Result<Answer, Error> {
-        match &self.place {
+        let answer = match &self.place {
             Place::Parquet(_) | Place::Objects(_) => {
                 let mut params = params.clone();
                 params.insert(
@@ -374,6 +378,17 @@ impl Engine {
                 self.ask_local(&all, &params)
             }
             _ => self.run(&[sql], params),
+        }?;
+        // Whoever looks at the rows may take his time, and the next question of files has other views.
+        self.close()?;
+        Ok(answer)
+    }
+
+    /// Ends what has a database open, which others can have then.
+    pub fn close(&self) -> Result<(), Error> {
+        match self.session.take() {
+            Some(session) => session.end(),
+            None => Ok(()),
         }
     }
 
@@ -490,78 +505,22 @@ impl Engine {
             Place::Database(path) => Some(path),
             _ => None,
         };
-        let params: BTreeMap<&str, String> = (params.iter())
+        let params: Escaped = (params.iter())
             .map(|(name, value)| (*name, escaped(value)))
             .collect();
-        let (mut command, input) = match local {
-            Local::Clickhouse(program) => {
-                let mut command = Command::new(program);
-                command.args(["local", "--multiquery", "--output-format", FORMAT]);
-                command.arg("--output_format_json_quote_64bit_integers=0");
-                if let Some(path) = path {
-                    command.arg("--path").arg(path);
-                }
-                for (name, value) in &params {
-                    command.arg(format!("--param_{name}={value}"));
-                }
-                command.arg("--query").arg(all.join(";\n"));
-                (command, String::new())
-            }
+        let (room, path) = (room.path(), path.map(PathBuf::as_path));
+        match local {
+            Local::Clickhouse(program) => clickhouse_local(program, room, path, all, &params),
             Local::Chdb(python) => {
-                let mut command = Command::new(python);
-                command.args(["-c", CHDB]);
-                let ask = serde_json::json!({
-                    "path": path, "statements": all, "params": params,
-                });
-                (command, ask.to_string())
+                let mut session = match self.session.take() {
+                    Some(begun) => begun,
+                    None => Session::begin(python, room)?,
+                };
+                let answer = session.ask(path, all, &params)?;
+                self.session.replace(Some(session));
+                Ok(answer)
             }
-        };
-        let program = command.get_program().to_string_lossy().into_owned();
-        let system = |action| {
-            let program = program.clone();
-            move |source| Error::Engine {
-                program,
-                action,
-                source,
-            }
-        };
-        let mut process = command
-            .current_dir(room.path())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(system("starting"))?;
-        let mut stderr = process.stderr.take();
-        let said = std::thread::spawn(move || {
-            let mut said = Vec::new();
-            if let Some(stderr) = &mut stderr {
-                let _ = stderr.take(1 << 20).read_to_end(&mut said);
-            }
-            String::from_utf8_lossy(&said).trim().to_owned()
-        });
-        if let Some(mut stdin) = process.stdin.take() {
-            // Whoever does not read it says why.
-            let _ = stdin.write_all(input.as_bytes());
         }
-        let answer = process
-            .stdout
-            .take()
-            .map_or(Ok(Answer::default()), Answer::read);
-        let status = process.wait().map_err(system("waiting for"))?;
-        let said = said.join().unwrap_or_default();
-        let wrong = |why| Error::Answer {
-            who: program.clone(),
-            why,
-        };
-        if !status.success() {
-            return Err(match said.contains("No module named 'chdb'") {
-                true => Error::NoEngine,
-                false if said.is_empty() => wrong(format!("it ended with {status}")),
-                false => wrong(said),
-            });
-        }
-        answer.map_err(wrong)
     }
 }
 

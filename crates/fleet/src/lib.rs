@@ -12,6 +12,7 @@ mod error;
 mod load;
 mod partitions;
 mod rows;
+mod session;
 mod store;
 mod table;
 mod when;
@@ -20,8 +21,8 @@ pub use command::ask;
 pub use error::Error;
 pub use partitions::{Figures, Options, Partitions};
 pub use rows::{
-    Bounds, CallSum, PeriodFacts, Program, ProgramSum, Rows, Wait, WaitSum, name, note_name,
-    path_name, rows, unit_waits,
+    Bounds, CallSum, PeriodFacts, Program, ProgramSum, Rows, UnitWaits, Wait, WaitSum, name,
+    note_name, path_name, rows, unit_waits,
 };
 pub use rows::{OTHER, Period, SEVERAL};
 pub use store::StoreError;

@@ -290,6 +290,7 @@ fn load_otel(args: &FleetLoadArgs, otel: &str) -> Result<(), Error> {
         }
     }
     let new = count(&engine)?.saturating_sub(before);
+    engine.close()?;
     let text = format!("{} readings and periods were loaded.\n", count_text(new));
     let value = json!({ "schema": "debox.fleet-load", "schema_version": 1, "readings": new });
     let text = match args.result.json {
@@ -365,6 +366,7 @@ pub fn load(args: &FleetLoadArgs) -> Result<(), Error> {
             }
         }
     }
+    engine.close()?;
     let Loaded { new, known, old } = loaded;
     let mut text = format!(
         "{} files were loaded, {} were there already.\n",

@@ -246,16 +246,27 @@ fn wait_of(report: &Report, places: &HashMap<&str, Place>, first: &ChainLink) ->
     }
 }
 
-/// Time asleep by unit, label and class; nanoseconds.
-pub fn unit_waits(report: &Report) -> BTreeMap<(String, String, &'static str), u64> {
+/// Time asleep by unit, nanoseconds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnitWaits {
+    /// On what (label), and its class.
+    pub labels: BTreeMap<(String, String, &'static str), u64>,
+    /// What it ended in (root), and the class of what was waited for.
+    pub roots: BTreeMap<(String, &'static str, &'static str), u64>,
+}
+
+pub fn unit_waits(report: &Report) -> UnitWaits {
     let all = Bounds {
         waits: usize::MAX,
         ..Bounds::default()
     };
-    let mut sums = BTreeMap::new();
+    let mut sums = UnitWaits::default();
+    let add = |of: &mut u64, more: u64| *of = of.saturating_add(more);
     for (wait, sum) in waits(report, &all, 0) {
-        let of: &mut u64 = sums.entry((wait.unit, wait.label, wait.class)).or_default();
-        *of = of.saturating_add(sum.blocked_ns);
+        let root = (wait.unit.clone(), wait.root, wait.class);
+        add(sums.roots.entry(root).or_default(), sum.blocked_ns);
+        let label = (wait.unit, wait.label, wait.class);
+        add(sums.labels.entry(label).or_default(), sum.blocked_ns);
     }
     sums
 }
@@ -558,6 +569,22 @@ mod tests {
             ]
         );
         assert_eq!(rows.waits[1].0.class, "idle");
+        let waits = unit_waits(&report());
+        let roots: Vec<_> = (waits.roots.iter())
+            .map(|((unit, root, _), ns)| (unit.as_str(), *root, *ns))
+            .collect();
+        assert_eq!(
+            roots,
+            [
+                ("(several)", "disk", 2_000_000),
+                ("(several)", "timer", 300_000),
+                ("one.service", "disk", 500_000_000),
+            ]
+        );
+        assert_eq!(
+            waits.labels.values().sum::<u64>(),
+            waits.roots.values().sum::<u64>()
+        );
         assert_eq!(rows.threads.len(), 3);
     }
 

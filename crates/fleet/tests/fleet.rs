@@ -641,6 +641,64 @@ fn questions_have_the_same_answers_from_files_and_from_a_database() {
     assert_eq!(answer(&python, &old)["source"], "waits_1h");
 }
 
+/// A process in chDB's place that says this of each question, and then what it does.
+fn engine_that(folder: &Path, says: &str) -> std::path::PathBuf {
+    use std::os::unix::fs::PermissionsExt;
+    let path = folder.join("engine");
+    std::fs::write(&path, format!("#!/bin/sh\nread -r question\n{says}\n")).unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    path
+}
+
+/// Nobody waits for it for ever, is ended with it, or takes half of an answer for one.
+#[test]
+fn an_engine_that_ends_early_is_said() {
+    let folder = tempfile::tempdir().unwrap();
+    let parquet = folder.path().join("parquet");
+    let all = [(
+        report("db", "db.service", SECOND),
+        period("h", now_ns(), "v1"),
+    )];
+    told(&parquet, &all);
+    let database = folder.path().join("database");
+    let words = [
+        "load",
+        "--parquet",
+        parquet.to_str().unwrap(),
+        "--database",
+        database.to_str().unwrap(),
+    ];
+    for (says, why) in [
+        ("exit 3", "exit status: 3"),
+        ("echo it is tired >&2; exit 1", "it is tired"),
+        // It answers the first of several questions.
+        ("printf '{\"bytes\":0}\\n'; exit 0", "exit status: 0"),
+        (
+            "printf '{\"bytes\":100}\\n[\"a\"]\\n[\"b\"]\\n'; kill -9 $$",
+            "signal: 9",
+        ),
+        ("echo what", "not understood"),
+    ] {
+        let output = fleet(&engine_that(folder.path(), says), &words);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(125), "{says}: {output:?}");
+        assert!(said.contains(why), "{says}: {said}");
+    }
+    let Some(python) = needs::chdb() else { return };
+    assert!(fleet(&python, &words).status.success());
+    // More than a pipe holds, and none of it is what was asked for.
+    let place = ["--database", database.to_str().unwrap()];
+    let sql = ["sql", "SELECT number FROM numbers(100000) FORMAT TSV"];
+    let output = fleet(&python, &[sql, place].concat());
+    assert_eq!(output.status.code(), Some(125), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stderr).contains("not understood"));
+    let count = answer(
+        &python,
+        &[["sql", "SELECT count() AS n FROM periods"], place].concat(),
+    );
+    assert_eq!(count[0]["n"], 1);
+}
+
 /// One whose sums by hour were made before there were those by ten minutes, as it is and after the next load.
 #[test]
 fn an_older_database_answers_from_its_rows() {

@@ -23,6 +23,7 @@ const BUILTIN: &str = include_str!("../rules/linux.toml");
 const IDLE_NAME: &str = "labels/idle.toml";
 const IDLE: &str = include_str!("../rules/idle.toml");
 const SYSTEM_FILE: &str = "/etc/debox/labels.toml";
+static BUILTIN_MEANINGS: OnceLock<Meanings> = OnceLock::new();
 
 /// The scheduler's own function: what lies inside of it is whoever watches,
 /// what lies outside is the sleeper.
@@ -175,8 +176,7 @@ impl Rules {
 
     /// What the labels that come with DeBox mean.
     pub fn builtin_meanings() -> &'static Meanings {
-        static BUILTIN: OnceLock<Meanings> = OnceLock::new();
-        BUILTIN.get_or_init(|| Rules::builtin().meanings)
+        BUILTIN_MEANINGS.get_or_init(|| Rules::builtin().meanings)
     }
 
     /// All rules, in this order: the files in `extra`, the user's
@@ -209,8 +209,14 @@ impl Rules {
                 Err(error) => return Err(error),
             }
         }
+        let only_builtin = texts.is_empty();
         texts.extend(builtin_texts());
-        Self::from_texts(&texts)
+        let rules = Self::from_texts(&texts)?;
+        if only_builtin {
+            // To read them takes a millisecond and more.
+            BUILTIN_MEANINGS.get_or_init(|| rules.meanings.clone());
+        }
+        Ok(rules)
     }
 
     /// Rules from one text alone; `name` is for messages.
@@ -230,12 +236,14 @@ impl Rules {
         };
         // The shipped texts of advice can be named in every file.
         let mut advice = BTreeMap::new();
+        let mut files = Vec::new();
         for (file, text) in texts.iter().rev() {
-            let parsed = parse(file, text)?;
-            advice.extend(parsed.advice);
+            let mut parsed = parse(file, text)?;
+            advice.append(&mut parsed.advice);
+            files.push((file, parsed));
         }
-        for (file, text) in texts {
-            all.add(file, text, &advice)?;
+        for (file, parsed) in files.into_iter().rev() {
+            all.add(file, parsed, &advice)?;
         }
         Ok(all)
     }
@@ -243,10 +251,9 @@ impl Rules {
     fn add(
         &mut self,
         file: &str,
-        text: &str,
+        parsed: RulesFile,
         advice: &BTreeMap<String, String>,
     ) -> Result<(), RulesError> {
-        let parsed = parse(file, text)?;
         for (table, functions, list) in [
             ("plumbing", parsed.plumbing, &mut self.plumbing),
             ("grace_period", parsed.grace_period, &mut self.grace_period),

@@ -170,6 +170,24 @@ pub struct Counters {
     pub switches_hidden: u64,
 }
 
+/// What the kernel side takes, for all who watch by it.
+#[derive(Debug, Default)]
+pub struct Costs {
+    /// Of its maps; None: not known.
+    pub tables_bytes: Option<u64>,
+    /// Of its programs, if that was asked for; else why it is not known.
+    pub run_time: Option<Result<RunTime, String>>,
+}
+
+/// By the kernel's own statistics.
+#[derive(Debug)]
+pub struct RunTime {
+    /// In the times in which it was taken.
+    pub ns: u64,
+    /// While a copy of it is open the kernel takes it; None: it always does.
+    pub statistics: Option<OwnedFd>,
+}
+
 /// Whether the process behind a pidfd is watched, through an account or slots:
 /// its first thread tells.
 pub type WatchedTest = Box<dyn Fn(BorrowedFd<'_>) -> bool + Send>;
@@ -262,4 +280,6 @@ pub trait Kernel {
     /// `DEBOX_FEATURE_*` attached now; 0 when nobody is watched.
     fn features(&self) -> u64;
     fn counters(&self) -> Counters;
+    /// `run_time`: from here on the kernel is to take that of the programs.
+    fn costs(&self, run_time: bool) -> Costs;
 }

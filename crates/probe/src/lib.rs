@@ -23,6 +23,7 @@ mod asleep;
 mod attach;
 mod boundary;
 mod check;
+mod cost;
 mod error;
 mod floor;
 mod follow;
@@ -56,8 +57,8 @@ pub use check::{Check, State, check};
 pub use error::{Error, Refused};
 pub use floor::{Floor, FloorGuard, floor_attach};
 pub use kernel::{
-    Account, AccountOptions, Boundary, Counters, Details, Join, Kernel, NewStack, Segment,
-    SegmentOptions, WatchedTest, Watcher,
+    Account, AccountOptions, Boundary, Costs, Counters, Details, Join, Kernel, NewStack, RunTime,
+    Segment, SegmentOptions, WatchedTest, Watcher,
 };
 use place::Place;
 pub use ring_fix::KernelVersion;
@@ -68,6 +69,8 @@ pub use turns::Turns;
 pub use whom::{Bound, Pattern, Whom, groups, unified};
 
 /// Shared with `bpf/state.h`, `bpf/site.h` and `bpf/object.h`.
+/// Who runs one program after the other finds the C library's tables made.
+const UNWIND_KEPT: Duration = Duration::from_secs(60);
 const SEGMENTS_MAX: u32 = 4096;
 const ACCOUNTS_MAX: u32 = 64;
 const SIGNATURES_MAX: u32 = 4096;
@@ -113,6 +116,8 @@ pub struct Options {
 struct SegmentEntry {
     options: SegmentOptions,
     watcher: Watcher,
+    /// Its maps' ids and bytes.
+    maps: Vec<(u32, u64)>,
 }
 
 struct AccountEntry {
@@ -123,6 +128,8 @@ struct AccountEntry {
     boundary: bool,
     /// What threads were in the middle of as other accounts took them.
     taken: Vec<debox_abi::debox_away>,
+    /// Its maps' ids and bytes.
+    maps: Vec<(u32, u64)>,
 }
 
 impl AccountEntry {
@@ -167,6 +174,8 @@ pub struct Probe {
     cpus_possible: u32,
     runqueue_clock: bool,
     unwind: Option<unwind::Unwind>,
+    /// When it goes, as nobody asks for stacks any more.
+    unwind_until: Option<Instant>,
     requests: Arc<Mutex<VecDeque<unwind::Request>>>,
     follow: follow::Follow,
     asleep: asleep::Asleep,
@@ -350,6 +359,7 @@ impl Probe {
             cpus_possible,
             runqueue_clock,
             unwind: None,
+            unwind_until: None,
             requests,
             follow: follow::Follow::new(asked),
             asleep: asleep::Asleep::default(),
@@ -360,62 +370,112 @@ impl Probe {
         })
     }
 
-    fn details_create(&mut self) -> Result<Details, Error> {
-        self.unwind_start()?;
-        self.serial += 1;
-        let details = numbered_create::<debox_abi::debox_details>(
-            "debox_details",
-            "creating an account's details",
-            |details| details.serial = self.serial,
-        )?;
-        let control = array_create(
-            "debox_details_c",
-            size_of::<debox_abi::debox_account_control>(),
-            1,
-            BPF_F_MMAPABLE,
-        )?;
-        let chains = array_create(
-            "debox_chains",
-            size_of::<debox_abi::debox_chain_sums>(),
-            1,
-            BPF_F_MMAPABLE,
-        )?;
-        chains
-            .freeze()
-            .map_err(Error::bpf("freezing an account's chains"))?;
-        let objects = numbered_create::<debox_abi::debox_objects>(
-            "debox_objects",
-            "creating an account's objects",
-            |objects| objects.serial = self.serial,
-        )?;
-        let lives = numbered_create::<debox_abi::debox_lives>(
-            "debox_lives",
-            "creating an account's lives",
-            |lives| lives.serial = self.serial,
-        )?;
-        let events = MapHandle::create(
-            MapType::RingBuf,
-            Some("debox_events"),
-            0,
-            0,
-            debox_abi::DEBOX_EVENTS_BYTES as u32,
-            &map_options(0),
-        )
-        .map_err(Error::bpf("creating a ring buffer of events"))?;
-        Ok(Details {
-            details: owned(&details)?,
-            events: owned(&events)?,
-            control: owned(&control)?,
-            chains: owned(&chains)?,
-            objects: owned(&objects)?,
-            on_cpu: None,
-            lives: owned(&lives)?,
+    /// Gives a new account its maps, and attaches what it asks for. Nobody waits for it to join before: a command's
+    /// process spins until it has.
+    fn account_fill(&mut self, id: u32, options: AccountOptions) -> Result<Account, Error> {
+        if options.details {
+            self.unwind_start()?;
+            self.serial += 1;
+        }
+        let (cpus, serial) = (self.cpus_possible, options.details.then_some(self.serial));
+        // Each takes as long as the other.
+        let (made, attached) = std::thread::scope(|scope| {
+            let made = std::thread::Builder::new()
+                .name("debox-map".into())
+                .spawn_scoped(scope, || AccountMaps::create(cpus, serial));
+            let attached = self.attach_as_needed();
+            let made = made.map(|thread| match thread.join() {
+                Ok(made) => made,
+                Err(panic) => std::panic::resume_unwind(panic),
+            });
+            (made, attached)
+        });
+        attached?;
+        let AccountMaps {
+            account,
+            cpus,
+            details: mut details_maps,
+        } = made.map_err(|source| Error::Kernel {
+            action: "start a thread",
+            source,
+        })??;
+        let mut functions = None;
+        if let Some(details) = details_maps.as_mut().filter(|_| options.on_cpu_hz > 0) {
+            let made = self.clock_create(options.on_cpu_hz)?;
+            details.on_cpu = Some(owned(made.table())?);
+            if let Some(entry) = self.accounts.get_mut(&id) {
+                entry.clock = Some(made);
+            }
+            functions = self.functions_table()?;
+        }
+        let clock = self
+            .accounts
+            .get(&id)
+            .and_then(|entry| entry.clock.as_ref());
+        let maps = &self.skel.maps;
+        let mut places = vec![
+            (maps.accounts.as_fd(), id, account.as_fd()),
+            (maps.account_cpus.as_fd(), id, cpus.as_fd()),
+        ];
+        if let Some(details) = &details_maps {
+            places.extend([
+                (maps.account_details.as_fd(), id, details.details.as_fd()),
+                (
+                    maps.account_detail_controls.as_fd(),
+                    id,
+                    details.control.as_fd(),
+                ),
+                (maps.account_rings.as_fd(), id, details.events.as_fd()),
+                (maps.account_chains.as_fd(), id, details.chains.as_fd()),
+                (maps.account_objects.as_fd(), id, details.objects.as_fd()),
+                (maps.account_lives.as_fd(), id, details.lives.as_fd()),
+            ]);
+        }
+        if let Some(clock) = clock {
+            places.push((maps.account_on_cpu.as_fd(), id, clock.table().as_fd()));
+        }
+        if let Some(table) = &functions {
+            places.push((
+                maps.unwind_tables.as_fd(),
+                on_cpu::FUNCTIONS_TABLE,
+                table.as_fd(),
+            ));
+        }
+        outers_set(&places)?;
+        if functions.is_some() {
+            self.functions_placed();
+        }
+        let mut fds = vec![account.as_fd(), cpus.as_fd()];
+        if let Some(details) = &details_maps {
+            let maps = [
+                &details.details,
+                &details.events,
+                &details.control,
+                &details.chains,
+                &details.objects,
+                &details.lives,
+            ];
+            fds.extend(maps.into_iter().chain(&details.on_cpu).map(AsFd::as_fd));
+        }
+        if let Some(entry) = self.accounts.get_mut(&id) {
+            entry.maps = fds.iter().filter_map(cost::map_bytes).collect();
+        }
+        let memory = fds.iter().map(map_id).collect::<Result<Vec<u32>, _>>()?;
+        Ok(Account {
+            id,
+            memory,
+            account: owned(&account)?,
+            cpus_map: owned(&cpus)?,
+            cpus: self.cpus_possible,
+            cpu_stride: ACCOUNT_CPU_BYTES.next_multiple_of(8) as u64,
+            details: details_maps,
         })
     }
 
     /// Ready before the first call is watched: the libraries that most system
     /// calls are made from have their unwind tables by then.
     fn unwind_start(&mut self) -> Result<(), Error> {
+        self.unwind_until = None;
         if self.unwind.is_none() {
             self.unwind = Some(unwind::Unwind::start(
                 outer_owned(&self.skel.maps.unwind_tables)?,
@@ -424,6 +484,16 @@ impl Probe {
             )?);
         }
         Ok(())
+    }
+
+    /// Lets the tables go when nobody has asked for stacks for a while.
+    fn unwind_end(&mut self) {
+        if self
+            .unwind_until
+            .is_some_and(|until| until <= Instant::now())
+        {
+            (self.unwind, self.unwind_until) = (None, None);
+        }
     }
 
     pub fn attached(&self) -> bool {
@@ -853,7 +923,16 @@ impl Kernel for Probe {
         self.pool_start()?;
         let ready = self.pool.as_ref().expect("started above").take()?;
         let id = ready.id;
-        self.segments.insert(id, SegmentEntry { options, watcher });
+        let maps = [&ready.record, &ready.control];
+        let maps = maps.into_iter().filter_map(cost::map_bytes).collect();
+        self.segments.insert(
+            id,
+            SegmentEntry {
+                options,
+                watcher,
+                maps,
+            },
+        );
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             bss.segment_watchers[id as usize] = watcher_of(watcher);
         }
@@ -924,106 +1003,31 @@ impl Kernel for Probe {
         watcher: Watcher,
         options: AccountOptions,
     ) -> Result<Account, Error> {
-        let details = options.details;
         let id = account_id_free(&self.accounts)?;
-        if !options.boundary && !details {
+        if !options.boundary && !options.details {
             // Wrap capture: its processes will ask for slots.
             self.pool_start()?;
-        }
-        let account = array_create(
-            "debox_account",
-            size_of::<debox_abi::debox_account>(),
-            1,
-            BPF_F_MMAPABLE,
-        )?;
-        let size = size_of::<debox_abi::debox_account_cpu>();
-        let cpus = array_create("debox_cpus", size, self.cpus_possible, BPF_F_MMAPABLE)?;
-        account
-            .freeze()
-            .map_err(Error::bpf("freezing an account map"))?;
-        cpus.freeze()
-            .map_err(Error::bpf("freezing an account map"))?;
-        let mut details_maps = if details {
-            Some(self.details_create()?)
-        } else {
-            None
-        };
-        let (mut clock, mut functions) = (None, None);
-        if let Some(details) = details_maps.as_mut().filter(|_| options.on_cpu_hz > 0) {
-            let made = self.clock_create(options.on_cpu_hz)?;
-            details.on_cpu = Some(owned(made.table())?);
-            clock = Some(made);
-            functions = self.functions_table()?;
-        }
-        let maps = &self.skel.maps;
-        let mut places = vec![
-            (maps.accounts.as_fd(), id, account.as_fd()),
-            (maps.account_cpus.as_fd(), id, cpus.as_fd()),
-        ];
-        if let Some(details) = &details_maps {
-            places.extend([
-                (maps.account_details.as_fd(), id, details.details.as_fd()),
-                (
-                    maps.account_detail_controls.as_fd(),
-                    id,
-                    details.control.as_fd(),
-                ),
-                (maps.account_rings.as_fd(), id, details.events.as_fd()),
-                (maps.account_chains.as_fd(), id, details.chains.as_fd()),
-                (maps.account_objects.as_fd(), id, details.objects.as_fd()),
-                (maps.account_lives.as_fd(), id, details.lives.as_fd()),
-            ]);
-        }
-        if let Some(clock) = &clock {
-            places.push((maps.account_on_cpu.as_fd(), id, clock.table().as_fd()));
-        }
-        if let Some(table) = &functions {
-            places.push((
-                maps.unwind_tables.as_fd(),
-                on_cpu::FUNCTIONS_TABLE,
-                table.as_fd(),
-            ));
-        }
-        outers_set(&places)?;
-        if functions.is_some() {
-            self.functions_placed();
         }
         self.accounts.insert(
             id,
             AccountEntry {
                 options,
                 watcher,
-                clock,
+                clock: None,
                 boundary: options.boundary || options.audit,
                 taken: Vec::new(),
+                maps: Vec::new(),
             },
         );
+        let made = self
+            .account_fill(id, options)
+            .inspect_err(|_| self.account_release(id))?;
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             bss.account_watchers[id as usize] = watcher_of(watcher);
             // Until it says otherwise it is what a person asks for.
             bss.whom[id as usize].rank = 0;
         }
-        let mut memory = vec![map_id(&account)?, map_id(&cpus)?];
-        for map in details_maps
-            .iter()
-            .flat_map(|d| {
-                [
-                    &d.details, &d.events, &d.control, &d.chains, &d.objects, &d.lives,
-                ]
-            })
-            .chain(details_maps.iter().filter_map(|d| d.on_cpu.as_ref()))
-        {
-            memory.push(map_id(map)?);
-        }
-        Ok(Account {
-            id,
-            memory,
-            account: owned(&account)?,
-            cpus_map: owned(&cpus)?,
-            cpus: self.cpus_possible,
-            cpu_stride: size.next_multiple_of(8) as u64,
-            details: details_maps,
-        })
+        Ok(made)
     }
 
     fn account_join(&mut self, id: u32, tgid: u32, join: Join) -> Result<Bound, Error> {
@@ -1076,12 +1080,12 @@ impl Kernel for Probe {
         // Who fits another account goes there, while both have their tables: nothing is missed.
         self.unbind(id, NONE, 0);
         let maps = &self.skel.maps;
-        let mut details = vec![];
+        let mut outers = vec![maps.accounts.as_fd(), maps.account_cpus.as_fd()];
         if entry.clock.is_some() {
-            details.push(maps.account_on_cpu.as_fd());
+            outers.push(maps.account_on_cpu.as_fd());
         }
         if entry.options.details {
-            details.extend([
+            outers.extend([
                 maps.account_details.as_fd(),
                 maps.account_detail_controls.as_fd(),
                 maps.account_rings.as_fd(),
@@ -1090,16 +1094,17 @@ impl Kernel for Probe {
                 maps.account_lives.as_fd(),
             ]);
         }
-        outers_clear(id, &details);
-        outers_clear(id, &[maps.accounts.as_fd(), maps.account_cpus.as_fd()]);
+        outers_clear(id, &outers);
         // Who was being cloned meanwhile.
         self.unbind(id, NONE, 0);
-        // A thread that is reading a large program is not waited for: it goes
-        // with a later account, or stays for one.
+        // A thread that is reading a large program is not waited for: it goes with a later account, or stays for one.
         if !self.accounts.values().any(|a| a.options.details)
-            && self.unwind.as_ref().is_some_and(unwind::Unwind::idle)
+            && let Some(unwind) = self.unwind.as_ref().filter(|unwind| unwind.idle())
         {
-            self.unwind = None;
+            match unwind.only_libraries() {
+                true => self.unwind_until = Some(Instant::now() + UNWIND_KEPT),
+                false => self.unwind = None,
+            }
         }
         self.detach_as_possible();
     }
@@ -1123,7 +1128,9 @@ impl Kernel for Probe {
         if self.asleep.waits() {
             return Some(Duration::ZERO);
         }
-        let dues = [self.follow.due(), self.boundary_due()];
+        let unwind = self.unwind_until;
+        let unwind = unwind.map(|until| until.saturating_duration_since(Instant::now()));
+        let dues = [self.follow.due(), self.boundary_due(), unwind];
         dues.into_iter().flatten().min()
     }
 
@@ -1215,6 +1222,7 @@ impl Kernel for Probe {
         if self.boundary_due() == Some(Duration::ZERO) {
             self.boundary_look();
         }
+        self.unwind_end();
         let requests =
             std::mem::take(&mut *self.requests.lock().unwrap_or_else(|e| e.into_inner()));
         if let Some(unwind) = &self.unwind {
@@ -1284,6 +1292,19 @@ impl Kernel for Probe {
             }
         }
         sum
+    }
+
+    fn costs(&self, run_time: bool) -> Costs {
+        let segments = self.segments.values().map(|segment| &segment.maps);
+        let accounts = self.accounts.values().map(|account| &account.maps);
+        let tables_bytes = cost::own_maps().map(|mut maps| {
+            maps.extend(segments.chain(accounts).flatten().copied());
+            maps.values().sum::<u64>()
+        });
+        Costs {
+            tables_bytes,
+            run_time: run_time.then(cost::run_time),
+        }
     }
 }
 
@@ -1420,6 +1441,88 @@ fn array_create(
         &map_options(flags),
     )
     .map_err(Error::bpf("creating a shared map"))
+}
+
+const ACCOUNT_CPU_BYTES: usize = size_of::<debox_abi::debox_account_cpu>();
+
+/// What an account's sums lie in; nobody has it yet.
+struct AccountMaps {
+    account: MapHandle,
+    cpus: MapHandle,
+    details: Option<Details>,
+}
+
+impl AccountMaps {
+    /// `details`: their serial number.
+    fn create(cpus: u32, details: Option<u64>) -> Result<Self, Error> {
+        let account = array_create(
+            "debox_account",
+            size_of::<debox_abi::debox_account>(),
+            1,
+            BPF_F_MMAPABLE,
+        )?;
+        let cpus = array_create("debox_cpus", ACCOUNT_CPU_BYTES, cpus, BPF_F_MMAPABLE)?;
+        for map in [&account, &cpus] {
+            map.freeze()
+                .map_err(Error::bpf("freezing an account map"))?;
+        }
+        Ok(Self {
+            account,
+            cpus,
+            details: details.map(Self::details).transpose()?,
+        })
+    }
+
+    fn details(serial: u64) -> Result<Details, Error> {
+        let details = numbered_create::<debox_abi::debox_details>(
+            "debox_details",
+            "creating an account's details",
+            |details| details.serial = serial,
+        )?;
+        let control = array_create(
+            "debox_details_c",
+            size_of::<debox_abi::debox_account_control>(),
+            1,
+            BPF_F_MMAPABLE,
+        )?;
+        let chains = array_create(
+            "debox_chains",
+            size_of::<debox_abi::debox_chain_sums>(),
+            1,
+            BPF_F_MMAPABLE,
+        )?;
+        chains
+            .freeze()
+            .map_err(Error::bpf("freezing an account's chains"))?;
+        let objects = numbered_create::<debox_abi::debox_objects>(
+            "debox_objects",
+            "creating an account's objects",
+            |objects| objects.serial = serial,
+        )?;
+        let lives = numbered_create::<debox_abi::debox_lives>(
+            "debox_lives",
+            "creating an account's lives",
+            |lives| lives.serial = serial,
+        )?;
+        let events = MapHandle::create(
+            MapType::RingBuf,
+            Some("debox_events"),
+            0,
+            0,
+            debox_abi::DEBOX_EVENTS_BYTES as u32,
+            &map_options(0),
+        )
+        .map_err(Error::bpf("creating a ring buffer of events"))?;
+        Ok(Details {
+            details: owned(&details)?,
+            events: owned(&events)?,
+            control: owned(&control)?,
+            chains: owned(&chains)?,
+            objects: owned(&objects)?,
+            on_cpu: None,
+            lives: owned(&lives)?,
+        })
+    }
 }
 
 /// A map of one frozen value, which `first` prepares. In place: the tables are tens of megabytes, of which that

@@ -6,9 +6,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::os::fd::OwnedFd;
 
-use debox_abi::{
-    DEBOX_FRAME_FILE_SHIFT, DEBOX_FRAME_KERNEL, DEBOX_USER_FRAMES_MAX, Pod, debox_on_cpu,
-};
+use debox_abi::{Pod, debox_on_cpu};
 use debox_symbol::Functions;
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
 
@@ -199,13 +197,7 @@ fn numbers(bytes: &[u8]) -> BTreeSet<u32> {
         return BTreeSet::new();
     }
     to.copy_from_slice(&bytes[..to.len()]);
-    table
-        .stacks
-        .iter()
-        .flat_map(|stack| &stack.frames[..(stack.depth as usize).min(DEBOX_USER_FRAMES_MAX)])
-        .filter(|&&frame| frame >> DEBOX_FRAME_FILE_SHIFT == u64::from(DEBOX_FRAME_KERNEL))
-        .map(|&frame| frame as u32)
-        .collect()
+    table.kernel_functions().collect()
 }
 
 #[cfg(test)]

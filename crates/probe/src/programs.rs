@@ -204,7 +204,11 @@ impl Programs {
             }
             Ok(())
         };
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let cpus = match ready.len() {
+            // To ask takes a millisecond where control groups limit it.
+            0 | 1 => 1,
+            _ => std::thread::available_parallelism().map_or(1, usize::from),
+        };
         std::thread::scope(|scope| {
             let others: Vec<_> = (1..cpus.min(ready.len()))
                 .filter_map(|_| {

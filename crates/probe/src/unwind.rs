@@ -242,6 +242,8 @@ struct Queue {
     /// Requests of the kernel side in it.
     requests: usize,
     working: bool,
+    /// Files were read that are none of `libraries()`.
+    others: bool,
     stop: bool,
 }
 
@@ -323,6 +325,11 @@ impl Unwind {
         let queue = self.shared.lock();
         queue.turns.is_empty() && !queue.working
     }
+
+    /// Whether it has the C library's tables, and no other file's, which may be another one by the same number soon.
+    pub fn only_libraries(&self) -> bool {
+        !self.shared.lock().others
+    }
 }
 
 impl Drop for Unwind {
@@ -370,9 +377,10 @@ fn work(shared: &Shared, mut tables: Tables) {
             Item::File { request, ready } => {
                 queue.requests -= usize::from(ready.is_none());
                 drop(queue);
-                tables.serve(&request);
+                let is_other = tables.serve(&request);
                 drop(ready);
                 queue = shared.lock();
+                queue.others |= is_other;
             }
         }
     }
@@ -406,9 +414,10 @@ impl Tables {
         }
     }
 
-    fn serve(&mut self, request: &Request) {
+    /// Whether it is a file that was not known yet.
+    fn serve(&mut self, request: &Request) -> bool {
         if self.known.contains(&request.id) {
-            return;
+            return false;
         }
         match request.open() {
             Some((file, path)) => self.add(request.id, &file, &path),
@@ -417,6 +426,7 @@ impl Tables {
                 self.answer(request.id, [STATE_NONE, 0, 0, 0]);
             }
         }
+        true
     }
 
     fn add(&mut self, id: FileId, file: &File, path: &Path) {

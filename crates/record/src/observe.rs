@@ -9,9 +9,9 @@
 use crate::format::Start;
 use crate::gauge::{Gauges, gauge};
 use crate::history::{History, RowSums};
-use crate::slow::{MATCHED_MAX, Reservoir, SLOW_CALLS_MAX, thresholds_begin, thresholds_raise};
+use crate::slow::{MATCHED_MAX, Reservoir, thresholds_begin, thresholds_raise};
 use crate::writer::{Contents, WriteError, Writer};
-use debox_abi::{DEBOX_EVENT_SLEEP, debox_event_call};
+use debox_abi::debox_event_call;
 use debox_output::count_text;
 use debox_report::{CallNames, Note, NoteKind, Report};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -49,7 +49,9 @@ pub trait Account: Send + 'static {
     fn look(&mut self, each: &mut dyn FnMut(u32, &RowSums));
     /// Empties the ring of events.
     fn events(&mut self, each: &mut dyn FnMut(&debox_event_call));
-    /// From what wall time on calls of `key` are worth an event.
+    /// Whether single sleeps are told, since the ends of calls are not seen.
+    fn tells_sleeps(&self) -> bool;
+    /// From what wall time on calls of `key`, or sleeps in them, are worth an event.
     fn threshold_set(&mut self, key: u32, wall_ns: u64);
     /// For who acts on events at once: what is readable when some wait, and how
     /// long to wait at most, `age` after the start.
@@ -79,10 +81,7 @@ pub struct Observed {
 impl Observed {
     /// Takes in an event that comes after the last look.
     pub fn event(&mut self, event: &debox_event_call) {
-        // Of a sleep the call may go on: it is none of the slow calls.
-        if event.flags & DEBOX_EVENT_SLEEP == 0 {
-            self.slow.add(event);
-        }
+        self.slow.add(event);
     }
 
     /// Puts what only an observer sees into a report.
@@ -306,11 +305,16 @@ impl<A: Account> Watcher<A> {
 
     fn drain(&mut self) {
         let (slow, kept) = (&mut self.seen.slow, self.writer.is_some());
+        let mut told = false;
         self.account.events(&mut |event| {
             if kept {
                 slow.add(event);
+                told = true;
             }
         });
+        if told && self.account.tells_sleeps() {
+            thresholds_raise(&mut self.account, &[], &self.seen.slow);
+        }
     }
 
     fn look(&mut self) {
@@ -322,9 +326,9 @@ impl<A: Account> Watcher<A> {
             history.add(key, row, time_ns);
         });
         self.seen.looks += 1;
-        if changed {
+        if changed && !self.account.tells_sleeps() {
             let sums: Vec<(u32, &RowSums)> = self.seen.history.sums().collect();
-            thresholds_raise(&mut self.account, &sums, SLOW_CALLS_MAX);
+            thresholds_raise(&mut self.account, &sums, &self.seen.slow);
         }
     }
 

@@ -7,10 +7,16 @@
 //! an event for a call that takes at least the threshold of its number; the
 //! thresholds rise with what is kept and with what the histograms say, so that
 //! events stay few however many calls a run makes.
+//!
+//! Where the ends of calls are not seen it is single sleeps instead. These are
+//! counted as they are told: of shorter ones nothing has to be known.
 
 use crate::history::RowSums;
 use crate::observe::Account;
-use debox_abi::{DEBOX_HIST_BUCKETS, DEBOX_NR_SLOTS, debox_event_call, hist_range};
+use debox_abi::{
+    DEBOX_EVENT_SLEEP, DEBOX_EVENT_SLOW, DEBOX_HIST_BUCKETS, DEBOX_NR_SLOTS, Pod, debox_event_call,
+    hist_bucket, hist_range,
+};
 use std::collections::HashMap;
 
 /// Slow calls kept of a run.
@@ -22,6 +28,8 @@ pub const MATCHED_MAX: usize = 500;
 /// Before a call is known: a machine cannot make so many slower calls that the
 /// ring of events overflows between two looks.
 const THRESHOLD_FIRST_NS: u64 = 10_000;
+/// Of a sleep: each second of a busy machine has tens of thousands that are shorter.
+const SLEEP_FIRST_NS: u64 = 1_000_000;
 /// Never worth an event.
 const THRESHOLD_MIN_NS: u64 = 5_000;
 
@@ -41,6 +49,8 @@ pub struct Reservoir {
     matched_dropped: u64,
     /// Calls that found no room, or lost it to longer ones.
     left_out: u64,
+    /// Sleeps that were told, by nr key.
+    sleeps: HashMap<u32, RowSums>,
 }
 
 impl Default for Reservoir {
@@ -58,6 +68,7 @@ impl Reservoir {
             matched: Vec::new(),
             matched_dropped: 0,
             left_out: 0,
+            sleeps: HashMap::new(),
         }
     }
 
@@ -75,28 +86,38 @@ impl Reservoir {
             .map(|(key, _)| *key)
     }
 
-    /// Whether a call of this length would be kept.
-    fn wanted(&self, key: u32, wall_ns: u64) -> bool {
+    /// From how long on a call would be kept.
+    fn wanted_ns(&self, key: u32) -> u64 {
         if self.kept < self.max {
-            return true;
+            return 0;
         }
         let Some(own) = self.calls.get(&key).filter(|own| own.len() >= EACH) else {
-            return true;
+            return 0;
         };
         let shortest = |events: &[Kept]| events.first().map_or(0, |e| e.call.wall_ns);
         let victim = self.victim().and_then(|v| self.calls.get(&v));
         let limit = victim.map_or(0, |events| shortest(events));
-        wall_ns > limit.min(shortest(own))
+        limit.min(shortest(own)).saturating_add(1)
     }
 
     /// Takes in one event.
     pub fn add(&mut self, event: &debox_event_call) {
         let matched = event.conditions | event.uncertain != 0;
+        // Of sleeps that were told for a condition alone it is not known how many are as long.
+        let (sleeps, slow) = (DEBOX_EVENT_SLEEP, DEBOX_EVENT_SLOW);
+        let for_condition = event.flags & (sleeps | slow) == sleeps;
+        if for_condition && !matched {
+            return;
+        }
+        if event.flags & DEBOX_EVENT_SLEEP != 0 && !for_condition {
+            let sums = self.sleeps.entry(event.key);
+            sums.or_insert_with(RowSums::zeroed).hist[hist_bucket(event.wall_ns)] += 1;
+        }
         let matched_fits = matched && self.matched.len() < MATCHED_MAX;
         if matched && !matched_fits {
             self.matched_dropped += 1;
         }
-        if !matched_fits && !self.wanted(event.key, event.wall_ns) {
+        if !matched_fits && (for_condition || event.wall_ns < self.wanted_ns(event.key)) {
             self.left_out += 1;
             return;
         }
@@ -160,7 +181,12 @@ fn reached_by(hist: &[u64; DEBOX_HIST_BUCKETS], n: u64) -> u64 {
 /// is among the k slowest so far with probability k / n, so events number
 /// k x ln(calls): a few thousand in ten million calls. Histograms only grow, so
 /// thresholds only rise, and what is kept has no gap above the last threshold.
-fn thresholds(sums: &[(u32, &RowSums)], kept_max: usize) -> Vec<(u32, u64)> {
+fn thresholds(
+    sums: &[(u32, &RowSums)],
+    kept_max: usize,
+    first_ns: u64,
+    least_ns: u64,
+) -> Vec<(u32, u64)> {
     let mut all = [0u64; DEBOX_HIST_BUCKETS];
     for (_, row) in sums {
         for (sum, n) in all.iter_mut().zip(&row.hist) {
@@ -172,11 +198,7 @@ fn thresholds(sums: &[(u32, &RowSums)], kept_max: usize) -> Vec<(u32, u64)> {
         .map(|(key, row)| {
             let own = reached_by(&row.hist, EACH as u64);
             // Few calls yet: a call made once deserves its first threshold.
-            let floor = if own == 0 {
-                THRESHOLD_FIRST_NS
-            } else {
-                THRESHOLD_MIN_NS
-            };
+            let floor = if own == 0 { first_ns } else { least_ns };
             (*key, own.min(of_all).max(floor))
         })
         .collect()
@@ -184,27 +206,36 @@ fn thresholds(sums: &[(u32, &RowSums)], kept_max: usize) -> Vec<(u32, u64)> {
 
 /// All calls are told that take more than next to nothing.
 pub(crate) fn thresholds_begin(account: &mut impl Account) {
+    let first_ns = match account.tells_sleeps() {
+        true => SLEEP_FIRST_NS,
+        false => THRESHOLD_FIRST_NS,
+    };
     for key in 0..DEBOX_NR_SLOTS as u32 {
-        account.threshold_set(key, THRESHOLD_FIRST_NS);
+        account.threshold_set(key, first_ns);
     }
 }
 
-/// ... and from now on fewer of them, by their sums.
+/// ... and from now on fewer of them, by their sums; sleeps, of which many last equally long, by what is kept as well.
 pub(crate) fn thresholds_raise(
     account: &mut impl Account,
-    sums: &[(u32, &RowSums)],
-    kept_max: usize,
+    calls: &[(u32, &RowSums)],
+    kept: &Reservoir,
 ) {
-    for (key, wall_ns) in thresholds(sums, kept_max) {
-        account.threshold_set(key, wall_ns);
+    if !account.tells_sleeps() {
+        for (key, wall_ns) in thresholds(calls, kept.max, THRESHOLD_FIRST_NS, THRESHOLD_MIN_NS) {
+            account.threshold_set(key, wall_ns);
+        }
+        return;
+    }
+    let sleeps: Vec<_> = kept.sleeps.iter().map(|(key, sums)| (*key, sums)).collect();
+    for (key, wall_ns) in thresholds(&sleeps, kept.max, SLEEP_FIRST_NS, SLEEP_FIRST_NS) {
+        account.threshold_set(key, wall_ns.max(kept.wanted_ns(key)));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use debox_abi::{Pod, hist_bucket};
-
     fn event(key: u32, wall_ns: u64) -> debox_event_call {
         let mut event = debox_event_call::zeroed();
         (event.key, event.wall_ns) = (key, wall_ns);
@@ -293,7 +324,9 @@ mod tests {
             }
             if i % 1_000 == 999 {
                 let sums: Vec<(u32, &RowSums)> = rows.iter().map(|(k, r)| (*k, r)).collect();
-                for (key, ns) in thresholds(&sums, SLOW_CALLS_MAX) {
+                for (key, ns) in
+                    thresholds(&sums, SLOW_CALLS_MAX, THRESHOLD_FIRST_NS, THRESHOLD_MIN_NS)
+                {
                     assert!(ns >= now[key as usize] || now[key as usize] == THRESHOLD_FIRST_NS);
                     now[key as usize] = ns;
                 }

@@ -190,7 +190,7 @@ function chainSteps([first]) {
 	return steps;
 }
 function chainPaths() {
-	return others(data.chains.map((row) => ({ steps: chainSteps(row), ns: row[1], n: row[2], idle: false })), data.chains_left);
+	return others(data.chains.map((row) => ({ steps: chainSteps(row), ns: row[1], n: row[2], idle: row[3] === 1 })), data.chains_left);
 }
 
 // What a thread did in a sample: the program's functions, the call, the kernel's.
@@ -286,7 +286,7 @@ function flameGraph(id, what, legends, gather, unit = "sleeps") {
 	}
 
 	function say(node) {
-		const more = node.more ? ` [${node.more}]` : "";
+		const more = node.more ? ` (${node.more})` : "";
 		const counted = unit ? ` in ${count(node.n)} ${unit}` : "";
 		const life = node.life ? `, ${percent(node.ns, node.life)} of the life of these threads` : "";
 		return `${node.name}${more}: ${time(node.ns)}${counted}, ${percent(size(node), size(root))} of all shown${life}, ${percent(node.ns, data.wall_ns)} of the run time`;
@@ -507,20 +507,21 @@ if (data.on_cpu) flameGraph("cpu", "Flame graph of CPU time", [["l", "threads"],
 		const fact = (name, value) => { if (value) facts.append(el("dt", {}, name), el("dd", {}, value)); };
 		fact("thread", `${c.comm}, thread ${c.tid} of process ${c.pid}`);
 		fact("object", c.path);
-		fact("arguments, result", `(${c.args}) = ${c.result}`);
+		// Of one sleep the call may go on.
+		fact(c.result ? "arguments, result" : "arguments", c.result ? `(${c.args}) = ${c.result}` : `(${c.args})`);
 		fact("started", `${time(c.start_ns)} after the start of the run`);
 		fact("wall time", `${time(c.wall_ns)}: on CPU ${time(c.cpu_ns)}, blocked ${time(c.blocked_ns)}, waiting for a CPU ${time(c.runq_ns)}${c.irq_ns ? `, in interrupts ${time(c.irq_ns)}` : ""}`);
 		const [major, minor] = c.faults;
 		if (major || minor) fact("page faults", `${count(major)} with the disk, ${count(minor)} without`);
 		if (c.conditions.length) fact("conditions met", c.conditions.join("; "));
-		if (c.stack !== null) fact("called from", frames(c.stack).map(([name, more]) => name + (more ? ` [${more}]` : "")).join(" ← "));
+		if (c.stack !== null) fact("called from", frames(c.stack).map(([name, more]) => name + (more ? ` (${more})` : "")).join(" ← "));
 		const head = el("h3", {}, `${c.call}: ${time(c.wall_ns)}`);
 		detail.replaceChildren(head, facts);
 		if (c.sleeps.length) {
 			const body = el("tbody");
 			for (const s of c.sleeps) {
 				const site = s.site === null ? null : sites[s.site];
-				const place = site && site.function ? site.function + (site.where ? ` [${site.where}]` : "") : "";
+				const place = site && site.function ? site.function + (site.where ? ` (${site.where})` : "") : "";
 				body.append(el("tr", {}, el("th", { scope: "row" }, swatch(colour(labelOf(s))), " " + labelOf(s)),
 					el("td", { class: "n" }, "+" + time(Math.max(0, s.start_ns - c.start_ns))), el("td", { class: "n" }, time(s.blocked_ns)), el("td", { class: "n" }, time(s.runq_ns)),
 					el("td", {}, place), el("td", {}, s.holder), el("td", {}, s.waker), el("td", { class: "n" }, `${s.waiters_entry ?? "?"} → ${s.waiters_exit ?? "?"}`)));

@@ -230,15 +230,18 @@ pub fn tree(report: &Report, rows: &[ChainRow]) -> ChainNode {
     grown(String::new(), all)
 }
 
+/// Whether these sleeps were at their thread's resting place.
+pub fn row_rests(report: &Report, row: &ChainRow) -> bool {
+    let first = report.chain_links.get(row.first);
+    first.is_some_and(|link| link.rests)
+}
+
 /// Sleeps that held something up, and those at a resting place.
 pub fn waits(report: &Report) -> (Vec<ChainRow>, Vec<ChainRow>) {
-    let rests = |row: &ChainRow| {
-        report
-            .chain_links
-            .get(row.first)
-            .is_some_and(|link| link.rests)
-    };
-    report.chains.iter().partition(|row| !rests(row))
+    report
+        .chains
+        .iter()
+        .partition(|row| !row_rests(report, row))
 }
 
 /// Of these chains. Largest first.

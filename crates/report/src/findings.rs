@@ -14,6 +14,7 @@ pub(crate) mod rare;
 
 use std::collections::BTreeMap;
 
+use crate::assemble::frame_text;
 use crate::chains::holder_place;
 use crate::family::Families;
 use crate::model::*;
@@ -113,6 +114,18 @@ pub(crate) fn idle_rows(report: &Report) -> Vec<&BlockingRow> {
     Times::of(report).idle.rows
 }
 
+/// Whether a label stands for waits for something to do, however long.
+pub(crate) fn label_is_idle(report: &Report, label: &str) -> bool {
+    meaning(report, label).is_some_and(|known| known.kind == Kind::Idle)
+}
+
+/// The same of a row, as far as its label and its length tell.
+pub(crate) fn row_is_idle(report: &Report, row: &BlockingRow) -> bool {
+    let is_input = |known: &Meaning| known.kind == Kind::Input;
+    label_is_idle(report, &row.label)
+        || row.mean_ns >= INPUT_IDLE_NS && meaning(report, &row.label).is_some_and(is_input)
+}
+
 /// What the rules say of a label: those of whoever made the report, where they
 /// have labels of their own, else the shipped ones. None for functions without
 /// a rule.
@@ -167,10 +180,7 @@ impl<'a> Times<'a> {
         for row in &report.blocking {
             match meaning(report, &row.label) {
                 Some(r) if r.kind == Kind::Tool => {}
-                Some(r) if r.kind == Kind::Idle => add(&mut idle, row),
-                Some(r) if r.kind == Kind::Input && row.mean_ns >= INPUT_IDLE_NS => {
-                    add(&mut idle, row);
-                }
+                Some(_) if row_is_idle(report, row) => add(&mut idle, row),
                 Some(r) => add(losses.entry(r.group.clone()).or_default(), row),
                 None => add(losses.entry(row.label.clone()).or_default(), row),
             }
@@ -263,11 +273,11 @@ fn call_name(call: Option<&str>, abi: u32) -> String {
 }
 
 fn place(row: &BlockingRow) -> Option<String> {
-    let function = row.function.as_deref()?;
-    Some(match (&row.file, row.line) {
-        (Some(file), Some(line)) => format!("{function} [{file}:{line}]"),
-        (Some(file), None) => format!("{function} [{file}]"),
-        _ => function.to_owned(),
+    let function = row.function.as_ref()?;
+    // How far into the function is for tables.
+    Some(match row.file {
+        Some(_) => row.place(),
+        None => function.clone(),
     })
 }
 
@@ -364,30 +374,13 @@ fn culprits(report: &Report, group: &Group, holders: bool) -> (Vec<Who>, u64) {
     (list, all_ns)
 }
 
-/// Frames of the program from the call site outwards: "cache_open
-/// [src/cache.c:77]".
-pub(crate) fn frame_text(frame: &Frame) -> String {
-    let module = frame.module.as_deref().map(printable);
-    let Some(function) = &frame.function else {
-        return match module {
-            Some(module) => format!("{module}+{:#x}", frame.offset),
-            None => format!("{:#x}", frame.offset),
-        };
+/// All calls of a function whose lines are not known are one.
+pub(crate) fn caller_text(frame: &Frame) -> String {
+    let text = match (&frame.function, &frame.module, frame.line) {
+        (Some(function), Some(module), None) => format!("{function} ({module})"),
+        _ => frame_text(frame),
     };
-    let function = printable(function);
-    match (&frame.file, frame.line, module) {
-        (Some(file), Some(line), _) => {
-            // The directory that the program was built in says nothing.
-            let file: &str = if file.starts_with('/') {
-                file.rsplit('/').next().unwrap_or(file)
-            } else {
-                file
-            };
-            format!("{function} [{}:{line}]", printable(file))
-        }
-        (_, _, Some(module)) => format!("{function} ({module})"),
-        _ => function,
-    }
+    printable(&text)
 }
 
 /// Where in the program these waits come from, when that was recorded:
@@ -405,7 +398,7 @@ fn call_sites(report: &Report, group: &Group) -> Vec<(String, u64, u64)> {
         let stack = path.stack.and_then(|s| report.stacks.get(s));
         let frame = stack.and_then(|s| s.frames.get(s.site_frame));
         if let (true, Some(frame)) = (ours, frame) {
-            rows.push((frame_text(frame), path.total_ns, path.count));
+            rows.push((caller_text(frame), path.total_ns, path.count));
         }
     }
     sums(rows, |r| r.0.clone(), |r| (r.1, r.2))

@@ -17,6 +17,7 @@ mod parts;
 pub(crate) mod table;
 
 use crate::findings;
+use crate::idle::Splits;
 use crate::model::*;
 use debox_output::{Page, Section, duration_text};
 
@@ -48,6 +49,7 @@ pub fn render_html(report: &Report) -> String {
     };
     let subject = parts::subject(&report.run);
     let slow = data::slow_calls(report);
+    let splits = Splits::of(report);
     let sections = [
         (
             "summary",
@@ -69,8 +71,12 @@ pub fn render_html(report: &Report) -> String {
         ("time", "Where the time went", parts::time_bars(report)),
         ("matrix", "Blocked: label × call", parts::matrix(report)),
         ("calls", "Calls", parts::calls(report)),
-        ("places", "Where it blocked", parts::places(report)),
-        ("objects", "On what it blocked", parts::objects(report)),
+        ("places", "Where it blocked", parts::places(report, &splits)),
+        (
+            "objects",
+            "On what it blocked",
+            parts::objects(report, &splits),
+        ),
         ("chains", "Who it waited for", parts::chains(report)),
         ("interrupts", "Interrupts", parts::interrupts(report)),
         ("culprits", "Culprits", parts::culprits(report)),
@@ -78,7 +84,14 @@ pub fn render_html(report: &Report) -> String {
         ("flame", "Flame graph of blocked time", parts::flame(report)),
         ("all", "All of their time", parts::all_time(report)),
         ("cpu", "On the CPU", parts::on_cpu(report)),
-        ("slow", "Slowest calls", parts::slow_calls(report, &slow)),
+        (
+            "slow",
+            match crate::text::are_sleeps(report) {
+                true => "Slowest sleeps",
+                false => "Slowest calls",
+            },
+            parts::slow_calls(report, &slow),
+        ),
         ("trends", "Trends", parts::trends(report)),
         ("threads", "Threads", parts::threads(report)),
         ("notes", "Notes", parts::notes(report)),

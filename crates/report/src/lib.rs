@@ -11,11 +11,13 @@
 mod all_time;
 mod assemble;
 mod chains;
+mod culprits;
 mod diff;
 mod family;
 mod findings;
 mod hist;
 mod html;
+mod idle;
 mod lives;
 mod model;
 mod on_cpu;
@@ -36,8 +38,10 @@ pub use assemble::{
     call_of_key, disk_operation, frame_text, title_text,
 };
 pub use chains::{
-    ChainNode, Root, TreeLine, holder_place, link_text, links_of, roots, tree, tree_lines, waits,
+    ChainNode, Root, TreeLine, holder_place, link_text, links_of, roots, row_rests, tree,
+    tree_lines, waits,
 };
+pub use culprits::{CulpritGroup, CulpritOf, culprit_groups};
 pub use diff::{
     Basis, Change, DIFF_SCHEMA, DIFF_SCHEMA_VERSION, Diff, DiffOptions, Kind, Metric,
     NotComparable, Only, Points, PointsChange, Side, diff, diff_points, render_diff,

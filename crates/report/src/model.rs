@@ -592,7 +592,7 @@ pub struct ChainRow {
     pub max_ns: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CulpritRole {
     /// Owned the lock when the wait began.
@@ -918,6 +918,10 @@ pub enum TrendPart {
 /// One call.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SlowCall {
+    /// Of one sleep in it alone, whose call may have gone on: start and times are the sleep's, and what only the end of
+    /// a call tells is 0.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub one_sleep: bool,
     /// Since the start of the run.
     pub start_ns: u64,
     pub pid: u32,
@@ -1058,6 +1062,9 @@ pub struct SpliceSetup {
     pub programs: u64,
     /// How long they stood still, in all.
     pub total_ns: u64,
+    /// How long threads waited for it later, in all: as a library was mapped, or their own code was put back.
+    #[serde(default)]
+    pub asked_ns: u64,
     /// Files of which there was no patched copy yet.
     pub files_copied: u64,
 }
@@ -1496,26 +1503,50 @@ impl CallRow {
 /// So many names at a place are told, and the others as one.
 const NAMES_SHOWN: usize = 3;
 
+/// A line of [`BlockingRow::names_told`].
+pub(crate) struct NamesTold {
+    pub text: String,
+    pub count: Option<u64>,
+    pub total_ns: u64,
+    /// Of one name or several: indices into `by_name`.
+    pub of: Vec<usize>,
+}
+
 impl BlockingRow {
-    /// Who slept there: names, sleeps and nanoseconds, those that nobody knows last.
-    pub(crate) fn names_told(&self) -> Vec<(String, Option<u64>, u64)> {
-        let line = |text: String, of: &[&BlockedName]| {
-            let count = of
-                .iter()
-                .try_fold(0u64, |n, of| Some(n.saturating_add(of.count?)));
-            let ns = of
-                .iter()
-                .fold(0u64, |ns, of| ns.saturating_add(of.total_ns));
-            (text, count, ns)
+    /// Where in the kernel, spelled as places of programs are; empty: not known.
+    pub fn place(&self) -> String {
+        let Some(function) = &self.function else {
+            return String::new();
         };
-        let (known, unknown): (Vec<&BlockedName>, Vec<_>) =
-            self.by_name.iter().partition(|name| name.comm.is_some());
+        match (&self.file, self.line) {
+            (Some(file), Some(line)) => format!("{function} ({file}:{line})"),
+            (Some(file), None) => format!("{function} ({file})"),
+            _ => match self.offset {
+                Some(offset) if offset > 0 => format!("{function}+{offset:#x}"),
+                _ => function.clone(),
+            },
+        }
+    }
+
+    /// Who slept there, those that nobody knows last.
+    pub(crate) fn names_told(&self) -> Vec<NamesTold> {
+        let line = |text: String, of: &[usize]| {
+            let names = || of.iter().map(|at| &self.by_name[*at]);
+            NamesTold {
+                text,
+                count: names().try_fold(0u64, |n, of| Some(n.saturating_add(of.count?))),
+                total_ns: names().fold(0u64, |ns, of| ns.saturating_add(of.total_ns)),
+                of: of.to_vec(),
+            }
+        };
+        let (known, unknown): (Vec<usize>, Vec<usize>) =
+            (0..self.by_name.len()).partition(|at| self.by_name[*at].comm.is_some());
         let (told, others) = known.split_at(match known.len() {
             all if all > NAMES_SHOWN + 1 => NAMES_SHOWN,
             all => all,
         });
-        let text = |name: &BlockedName| printable(name.comm.as_deref().unwrap_or_default());
-        let mut lines: Vec<_> = told.iter().map(|&name| line(text(name), &[name])).collect();
+        let text = |at: usize| printable(self.by_name[at].comm.as_deref().unwrap_or_default());
+        let mut lines: Vec<_> = told.iter().map(|&at| line(text(at), &[at])).collect();
         if !others.is_empty() {
             lines.push(line(format!("({} others)", others.len()), others));
         }

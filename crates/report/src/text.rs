@@ -6,6 +6,7 @@
 //! wrapped; a column without a single value is left out as well.
 
 use crate::chains::{self, Root, TreeLine};
+use crate::idle::{RowSplit, Split, Splits};
 use crate::lives::{self, LifeGroup};
 use crate::model::*;
 use crate::on_cpu::{OnCpuTop, SAMPLES_FEW};
@@ -278,20 +279,6 @@ fn call_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOption
     *out += &Table::from(columns).text(pen, options.width);
 }
 
-fn place(row: &BlockingRow) -> String {
-    let Some(function) = &row.function else {
-        return String::new();
-    };
-    match (&row.file, row.line) {
-        (Some(file), Some(line)) => format!("{function} [{file}:{line}]"),
-        (Some(file), None) => format!("{function} [{file}]"),
-        _ => match row.offset {
-            Some(offset) if offset > 0 => format!("{function}+{offset:#x}"),
-            _ => function.clone(),
-        },
-    }
-}
-
 /// What a line of the blocking table is of.
 #[derive(Clone, Copy, PartialEq)]
 enum LineOf {
@@ -309,24 +296,28 @@ struct BlockLine {
     name: String,
     count: Option<u64>,
     total_ns: u64,
+    /// None: of these names it is not known.
+    split: Option<Split>,
     max_ns: Option<u64>,
     waiters: Option<f64>,
     place: String,
 }
 
-/// Where a place has several names: theirs, if it has a hundredth of all or more.
-fn name_lines(row: &BlockingRow, all_ns: u64) -> Vec<BlockLine> {
-    if row.by_name.len() < 2 || row.total_ns < all_ns / 100 {
+/// Where a place has several names: theirs, if it has a hundredth of all or more, or of what is a loss.
+fn name_lines(row: &BlockingRow, split: &RowSplit, all: Split, all_ns: u64) -> Vec<BlockLine> {
+    let is_little = row.total_ns < all_ns / 100 && split.all.lost_ns <= all.lost_ns / 100;
+    if row.by_name.len() < 2 || is_little {
         return Vec::new();
     }
     let told = row.names_told().into_iter();
-    told.map(|(name, count, total_ns)| BlockLine {
+    told.map(|line| BlockLine {
         of: LineOf::Name,
         label: String::new(),
         call: String::new(),
-        name,
-        count,
-        total_ns,
+        split: split.of_names(&line.of),
+        name: line.text,
+        count: line.count,
+        total_ns: line.total_ns,
         max_ns: None,
         waiters: None,
         place: String::new(),
@@ -334,40 +325,58 @@ fn name_lines(row: &BlockingRow, all_ns: u64) -> Vec<BlockLine> {
     .collect()
 }
 
-fn block_lines(report: &Report, named: bool) -> Vec<BlockLine> {
-    // Labels in the order of their sums; under each its calls.
-    let mut labels: Vec<(&str, u64, Vec<&BlockingRow>)> = Vec::new();
-    for row in &report.blocking {
-        match labels.iter_mut().find(|(label, ..)| *label == row.label) {
-            Some((_, total, rows)) => {
-                *total = total.saturating_add(row.total_ns);
-                rows.push(row);
-            }
-            None => labels.push((&row.label, row.total_ns, vec![row])),
-        }
+/// A label with its rows.
+#[derive(Default)]
+struct LabelRows<'a> {
+    total_ns: u64,
+    split: Split,
+    rows: Vec<(&'a BlockingRow, &'a RowSplit)>,
+}
+
+fn block_lines(report: &Report, splits: &Splits<'_>, named: bool) -> Vec<BlockLine> {
+    // Labels in the order of their sums, what is idle last; under each its calls.
+    let mut labels: Vec<(&str, LabelRows)> = Vec::new();
+    for (row, split) in report.blocking.iter().zip(&splits.rows) {
+        let known = labels.iter().position(|(label, _)| *label == row.label);
+        let at = known.unwrap_or_else(|| {
+            labels.push((&row.label, LabelRows::default()));
+            labels.len() - 1
+        });
+        let of = &mut labels[at].1;
+        of.total_ns = of.total_ns.saturating_add(row.total_ns);
+        of.split.add(split.all);
+        of.rows.push((row, split));
     }
-    labels.sort_by_key(|(_, total, _)| std::cmp::Reverse(*total));
+    labels.sort_by_key(|(_, of)| std::cmp::Reverse((of.split.lost_ns, of.total_ns)));
     let mut lines = Vec::new();
-    for (label, total_ns, rows) in labels {
+    for (label, of) in labels {
+        let LabelRows {
+            total_ns,
+            split,
+            mut rows,
+        } = of;
+        rows.sort_by_key(|(_, split)| std::cmp::Reverse(split.all.lost_ns));
         let one = rows.len() == 1;
         if !one {
-            let count = rows.iter().fold(0u64, |n, r| n.saturating_add(r.count));
-            let waiters = |r: &&BlockingRow| r.waiters_mean.unwrap_or(0.0) * r.waiters_known as f64;
-            let waiters: f64 = rows.iter().map(waiters).sum();
-            let known: u64 = rows.iter().map(|r| r.waiters_known).sum();
+            let rows = || rows.iter().map(|(row, _)| *row);
+            let count = rows().fold(0u64, |n, r| n.saturating_add(r.count));
+            let waiters = |r: &BlockingRow| r.waiters_mean.unwrap_or(0.0) * r.waiters_known as f64;
+            let waiters: f64 = rows().map(waiters).sum();
+            let known: u64 = rows().map(|r| r.waiters_known).sum();
             lines.push(BlockLine {
                 of: LineOf::Label,
                 label: label.to_owned(),
-                call: format!("({} places)", rows.len()),
+                call: format!("({} places)", rows().count()),
                 name: String::new(),
                 count: Some(count),
                 total_ns,
-                max_ns: rows.iter().map(|r| r.max_ns).max(),
+                split: Some(split),
+                max_ns: rows().map(|r| r.max_ns).max(),
                 waiters: (known > 0).then(|| waiters / known as f64),
                 place: String::new(),
             });
         }
-        for row in rows {
+        for (row, split) in rows {
             lines.push(BlockLine {
                 of: LineOf::Place,
                 label: if one { label.to_owned() } else { String::new() },
@@ -378,19 +387,27 @@ fn block_lines(report: &Report, named: bool) -> Vec<BlockLine> {
                 name: row.whose(),
                 count: Some(row.count),
                 total_ns: row.total_ns,
+                split: Some(split.all),
                 max_ns: Some(row.max_ns),
                 waiters: row.waiters_mean.filter(|_| row.waiters_known > 0),
-                place: place(row),
+                place: row.place(),
             });
             if named {
-                lines.extend(name_lines(row, report.totals.sleeps_ns));
+                let all_ns = report.totals.sleeps_ns;
+                lines.extend(name_lines(row, split, splits.all, all_ns));
             }
         }
     }
     lines
 }
 
-fn blocking_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
+fn blocking_table(
+    out: &mut String,
+    report: &Report,
+    splits: &Splits,
+    pen: &Pen,
+    options: &TextOptions,
+) {
     if report.blocking.is_empty() {
         if report.measured.sites && report.measured.blocked && report.totals.calls > 0 {
             out.push_str("\nIt never blocked.\n");
@@ -410,7 +427,7 @@ fn blocking_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOp
     );
     out.push_str(&format!("\n{}\n", pen.paint(Style::Bold, &title)));
     let named = report.names_differ();
-    let mut lines = block_lines(report, named);
+    let mut lines = block_lines(report, splits, named);
     let mut rest = String::new();
     if let Some(top) = options.top.filter(|top| *top < lines.len()) {
         let cut = lines.split_off(top);
@@ -440,10 +457,23 @@ fn blocking_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOp
     columns.extend([
         Column::new("COUNT", 0, column(&|l| count_cell_opt(l.count))),
         Column::new("TOTAL", 0, column(&|l| pen.cell(l.total_ns))),
+        // Of what is idle as a whole its share says so.
+        Column::new(
+            "IDLE",
+            3,
+            column(&|l| match l.split {
+                Some(split) if !split.is_idle() && split.idle_ns > 0 => pen.cell(split.idle_ns),
+                _ => String::new(),
+            }),
+        )
+        .optional(),
         Column::new(
             "%",
             4,
-            column(&|l| share_text(l.total_ns, totals.sleeps_ns)),
+            column(&|l| {
+                let share = l.split.map(|split| split.share_text(splits.all));
+                share.unwrap_or_default()
+            }),
         ),
         Column::new(
             "MEAN",
@@ -473,6 +503,15 @@ fn blocking_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOp
     ]);
     *out += &Table::from(columns).bold(bold).text(pen, options.width);
     out.push_str(&rest);
+    aside_line(out, splits.all, pen, options);
+}
+
+/// How long was idle.
+fn aside_line(out: &mut String, all: Split, pen: &Pen, options: &TextOptions) {
+    if let Some(text) = all.aside_text(pen.ascii) {
+        *out += &wrapped(&text, line_width(options.width), "  ", "  ");
+        out.push('\n');
+    }
 }
 
 /// Without --top, as many chains, roots and slow calls as are read.
@@ -738,8 +777,14 @@ fn life_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOption
 }
 
 /// Which file, which peer, which lock word the blocked time belongs to.
-fn object_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOptions) {
-    let rows: Vec<(&ObjectRow, &Object)> = report
+fn object_table(
+    out: &mut String,
+    report: &Report,
+    splits: &Splits,
+    pen: &Pen,
+    options: &TextOptions,
+) {
+    let mut rows: Vec<(&ObjectRow, &Object)> = report
         .by_object
         .iter()
         .filter_map(|row| Some((row, report.objects.get(row.object?)?)))
@@ -750,13 +795,15 @@ fn object_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOpti
     let total = |rows: &mut dyn Iterator<Item = &ObjectRow>| {
         rows.fold(0u64, |sum, row| sum.saturating_add(row.total_ns))
     };
-    let all_ns = total(&mut report.by_object.iter());
     let title = format!(
         "On what it blocked: {} of {}",
         pen.time(total(&mut rows.iter().map(|(row, _)| *row))),
-        pen.time(all_ns)
+        pen.time(total(&mut report.by_object.iter()))
     );
     *out += &format!("\n{}\n", pen.paint(Style::Bold, &title));
+    let all = splits.of_objects(report);
+    // What is idle comes last.
+    rows.sort_by_key(|(row, _)| splits.of_object(row).lost_ns == 0);
     let shown = rows.len().min(options.top.unwrap_or(OBJECTS_SHOWN));
     let (rows, others) = rows.split_at(shown);
     let column = |f: &dyn Fn(&ObjectRow, &Object) -> String| {
@@ -766,7 +813,7 @@ fn object_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOpti
     };
     let columns = vec![
         Column::new("TOTAL", 0, column(&|r, _| pen.cell(r.total_ns))),
-        Column::new("%", 2, column(&|r, _| share_text(r.total_ns, all_ns))),
+        Column::new("%", 2, column(&|r, _| splits.of_object(r).share_text(all))),
         Column::new("COUNT", 1, column(&|r, _| count_cell(r.count))),
         Column::new("MAX", 3, column(&|r, _| pen.cell(r.max_ns))),
         Column::new(
@@ -786,6 +833,7 @@ fn object_table(out: &mut String, report: &Report, pen: &Pen, options: &TextOpti
     if !others.is_empty() {
         *out += &format!("  ({} more; --top N shows more)\n", others.len());
     }
+    aside_line(out, all, pen, options);
 }
 
 /// What ran in its calls for others, as far as can be told: which interrupt served
@@ -984,10 +1032,12 @@ fn slow_call_lines(out: &mut String, report: &Report, pen: &Pen, options: &TextO
     let shown = options.top.unwrap_or(SLOW_CALLS_SHOWN).min(ranked.len());
     let mut rows: Vec<&SlowCall> = ranked[..shown].iter().map(|(_, call)| *call).collect();
     rows.sort_by_key(|call| std::cmp::Reverse(call.wall_ns));
-    out.push_str(&format!(
-        "\n{}\n",
-        pen.paint(Style::Bold, "Slow calls, the slowest of each kind")
-    ));
+    let (one, many) = match are_sleeps(report) {
+        true => ("sleep", "sleeps"),
+        false => ("call", "calls"),
+    };
+    let heading = format!("Slow {many}, the slowest of each kind");
+    out.push_str(&format!("\n{}\n", pen.paint(Style::Bold, &heading)));
     for call in rows {
         let mut head = format!(
             "{} {}{}",
@@ -1013,7 +1063,10 @@ fn slow_call_lines(out: &mut String, report: &Report, pen: &Pen, options: &TextO
             call.tid,
             pen.time(call.start_ns)
         ));
-        let mut parts = vec![format!("on CPU {}", pen.time(call.cpu_ns))];
+        let mut parts = Vec::new();
+        if !call.one_sleep {
+            parts.push(format!("on CPU {}", pen.time(call.cpu_ns)));
+        }
         if call.runq_ns > 0 {
             parts.push(format!("run queue {}", pen.time(call.runq_ns)));
         }
@@ -1023,7 +1076,9 @@ fn slow_call_lines(out: &mut String, report: &Report, pen: &Pen, options: &TextO
         if call.major_faults > 0 {
             parts.push(format!("major faults {}", call.major_faults));
         }
-        if call.blocked_ns.saturating_mul(20) < call.wall_ns || call.runq_ns > call.blocked_ns {
+        let waited =
+            call.blocked_ns.saturating_mul(20) >= call.wall_ns && call.runq_ns <= call.blocked_ns;
+        if !waited && !parts.is_empty() {
             head.push_str(&format!(": {}", parts.join(", ")));
         }
         let width = line_width(options.width);
@@ -1048,15 +1103,20 @@ fn slow_call_lines(out: &mut String, report: &Report, pen: &Pen, options: &TextO
     }
     let more = report.slow_calls.len() - shown;
     if more > 0 {
-        let calls = if more == 1 { "call" } else { "calls" };
+        let what = if more == 1 { one } else { many };
         out.push_str(&format!(
-            "  ({} more {calls}; --top N shows more)\n",
+            "  ({} more {what}; --top N shows more)\n",
             count_text(more as u64)
         ));
     }
     if report.slow_calls_left_out > 0 {
         out.push_str(&format!("  ({})\n", left_out_text(report)));
     }
+}
+
+/// Whether what is told singly are sleeps, as the ends of calls were not seen.
+pub(crate) fn are_sleeps(report: &Report) -> bool {
+    report.slow_calls.first().is_some_and(|call| call.one_sleep)
 }
 
 /// Of the slow calls.
@@ -1203,8 +1263,9 @@ pub fn render_text(report: &Report, options: &TextOptions) -> String {
     critical_table(&mut out, report, &pen, options);
     life_table(&mut out, report, &pen, options);
     call_table(&mut out, report, &pen, options);
-    blocking_table(&mut out, report, &pen, options);
-    object_table(&mut out, report, &pen, options);
+    let splits = Splits::of(report);
+    blocking_table(&mut out, report, &splits, &pen, options);
+    object_table(&mut out, report, &splits, &pen, options);
     on_cpu_table(&mut out, report, &pen, options);
     chain_tree(&mut out, report, &pen, options);
     interrupt_table(&mut out, report, &pen, options);

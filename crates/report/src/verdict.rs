@@ -59,7 +59,7 @@ pub fn of(report: &Report) -> Vec<String> {
 }
 
 /// Calls that end when something comes, or a time is over: what they take is no work.
-const WAIT: [&str; 22] = [
+pub(crate) const WAIT: [&str; 20] = [
     "accept",
     "accept4",
     "clock_nanosleep",
@@ -67,7 +67,6 @@ const WAIT: [&str; 22] = [
     "epoll_pwait2",
     "epoll_wait",
     "futex",
-    "futex_wait",
     "futex_waitv",
     "io_getevents",
     "io_pgetevents",
@@ -79,10 +78,15 @@ const WAIT: [&str; 22] = [
     "rt_sigsuspend",
     "rt_sigtimedwait",
     "select",
-    "vfork",
     "wait4",
     "waitid",
 ];
+
+/// The same; whether a thread rests in them the kernel side does not say.
+const WAIT_UNJUDGED: [&str; 2] = ["futex_wait", "vfork"];
+
+/// By which others come to be there.
+const BEGINS: [&str; 4] = ["clone", "clone3", "fork", "vfork"];
 
 /// Of calls and their times alone: how much of it they can be, and no more.
 fn of_counts(report: &Report) -> Option<Vec<String>> {
@@ -98,7 +102,8 @@ fn of_counts(report: &Report) -> Option<Vec<String>> {
         _ => row.wall(),
     };
     let part = |waits: bool| {
-        let rows = (report.calls.iter()).filter(|row| WAIT.contains(&row.name.as_str()) == waits);
+        let is_wait = |name: &str| WAIT.contains(&name) || WAIT_UNJUDGED.contains(&name);
+        let rows = (report.calls.iter()).filter(|row| is_wait(&row.name) == waits);
         let all_ns = sum(rows.clone().map(took_ns));
         let most = rows.max_by_key(|row| took_ns(row));
         let mostly = match most {
@@ -135,26 +140,31 @@ fn of_counts(report: &Report) -> Option<Vec<String>> {
         time(wall_ns),
         time(all_ns)
     )];
-    if share(setup_ns, wall_ns) >= ASIDE_MIN {
-        let of_it = match setup.programs <= 1 {
-            true => format!(
-                "Of these {} DeBox itself took {}",
-                time(wall_ns),
-                time(setup_ns)
-            ),
+    let own_ns = setup_ns.saturating_add(setup.asked_ns);
+    if share(own_ns, wall_ns) >= ASIDE_MIN {
+        // Then nobody waited beside another one.
+        let is_alone = setup.programs == 1
+            && !report
+                .calls
+                .iter()
+                .any(|row| BEGINS.contains(&row.name.as_str()));
+        let of_it = match is_alone {
+            true => format!("Of {} DeBox itself took {}", time(wall_ns), time(own_ns)),
             false => format!(
-                "DeBox itself took {}, of all programs added up,",
-                time(setup_ns)
+                "DeBox itself took {}, of all programs and threads added up,",
+                time(own_ns)
             ),
         };
-        sentences.push(format!(
-            "{of_it} to prepare programs that begin{}.",
-            match setup.files_copied > 0 {
-                true =>
-                    ", and to copy those that it had not seen yet: a second run has less of that",
-                false => "",
+        let to = match (setup.programs, setup.files_copied) {
+            (0, _) => "to replace system calls in libraries that were opened meanwhile",
+            (_, 0) => "to prepare programs that begin",
+            _ => {
+                "to prepare programs that begin, and to copy those that it had not seen yet: a second run has less of that"
             }
-        ));
+        };
+        // Who asks where the time went is told first what took most of it.
+        let at = usize::from(!is_alone || share(own_ns, wall_ns) < MOSTLY_MIN);
+        sentences.insert(at, format!("{of_it} {to}."));
     }
     sentences.push(
         "What they waited for, and what went on besides, the kernel side would tell: a note says why there was none."
@@ -250,6 +260,25 @@ impl Waits {
         sum((self.causes.values())
             .filter(|root| root.is_limit)
             .map(|root| root.ns))
+    }
+
+    /// Which file they were for, all but a few. Which of them were is not known, only how long all sleeps of that call
+    /// were, and all of them for one file: what is left of the first cannot be more of these waits than that.
+    fn file(&self, report: &Report) -> Option<String> {
+        let chain = self.causes.values().find_map(|root| root.chain)?;
+        let call = links_of(report, chain).first()?.call.as_deref();
+        let slept_ns = sum((report.blocking.iter())
+            .filter(|row| row.call.as_deref() == call)
+            .map(|row| row.total_ns));
+        let rows = report.by_object.iter();
+        let most = rows
+            .filter(|row| row.call.as_deref() == call && row.object.is_some())
+            .max_by_key(|row| row.total_ns)?;
+        let object = report.objects.get(most.object?)?;
+        // Or of these waits something is not in the tables.
+        let others_ns = slept_ns.max(self.total_ns).saturating_sub(most.total_ns);
+        (object.kind == ObjectKind::File && share(others_ns, self.total_ns) <= 1.0 - ROOT_MOST)
+            .then(|| printable(&object.text))
     }
 
     fn add(&mut self, cause: Cause, root: Root) {
@@ -466,7 +495,13 @@ impl Part {
                 ),
                 false => String::new(),
             };
-            (format!("{at}{text}{root}{beside}"), waits.total_ns, chain)
+            let on = waits.file(report).map(|file| format!(" on {file}"));
+            let on = on.unwrap_or_default();
+            (
+                format!("{at}{text}{on}{root}{beside}"),
+                waits.total_ns,
+                chain,
+            )
         }));
         doings.sort_by_key(|(_, ns, _)| std::cmp::Reverse(*ns));
         doings

@@ -188,6 +188,39 @@ fn slow_calls_that_are_not_kept_singly_are_counted() {
     assert_eq!(json["slow_calls_left_out"], 4_711);
 }
 
+/// Whose call may go on.
+#[test]
+fn a_single_sleep_is_told_as_one() {
+    let mut report = slow(None);
+    let text = render_text(&report, &options(false));
+    assert!(
+        text.contains("Slow calls, the slowest of each kind"),
+        "{text}"
+    );
+    let json: serde_json::Value = serde_json::from_str(&render_json(&report)).unwrap();
+    assert_eq!(json["slow_calls"][0].get("one_sleep"), None);
+    let call = &mut report.slow_calls[0];
+    call.one_sleep = true;
+    (call.retval, call.cpu_ns, call.major_faults) = (0, 0, 0);
+    (call.blocked_ns, call.runq_ns, call.wall_ns) = (136_000_000, 300_000_000, 436_000_000);
+    let text = render_text(&report, &options(false));
+    assert!(
+        text.contains("Slow sleeps, the slowest of each kind"),
+        "{text}"
+    );
+    let line = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    // Not how long it was on a CPU, or what it returned.
+    assert!(line.contains(": run queue 300 ms 136 ms lock"), "{text}");
+    let json: serde_json::Value = serde_json::from_str(&render_json(&report)).unwrap();
+    assert_eq!(json["slow_calls"][0]["one_sleep"], true);
+    let page = render_html(&report);
+    assert!(page.contains("The slowest single sleeps"));
+    (report.measured.calls, report.totals.calls) = (true, 7);
+    assert!(render_html(&report).contains("7 calls took"));
+    report.measured.calls = false;
+    assert!(!render_html(&report).contains("7 calls took"));
+}
+
 #[test]
 fn parts_are_called_parts_and_arrows_are_as_plain_as_units() {
     let mut report = slow(Some(196));

@@ -215,14 +215,13 @@ fn flame(b: &mut Browser) {
     let names = "Array.from(document.querySelectorAll('#flame-graph [role=treeitem]'), e => e.getAttribute('aria-label'))";
     let all: Vec<String> = serde_json::from_value(b.eval(names)).unwrap();
     assert!(
-        all.iter().any(
-            |n| n.starts_with("cache_open [src/cache.c:77, webserver]: 9.11 s in 3,752 sleeps")
-        ),
+        all.iter()
+            .any(|n| n.starts_with("cache_open (cache.c:77, webserver): 9.11 s in 3,752 sleeps")),
         "{all:#?}"
     );
     assert!(
         all.iter()
-            .any(|n| n.starts_with("open_last_lookups [fs/namei.c:3517]: 6.21 s")),
+            .any(|n| n.starts_with("open_last_lookups (fs/namei.c:3517): 6.21 s")),
         "{all:#?}"
     );
     // Waiting for work is left out until asked for.

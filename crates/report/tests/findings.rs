@@ -434,13 +434,82 @@ fn at_most_three_and_the_dearest_first() {
         list[0]
             .evidence
             .iter()
-            .any(|e| e.starts_with("called from cache_open [src/cache.c:77]: 6.21 s")),
+            .any(|e| e.starts_with("called from cache_open (cache.c:77): 6.21 s")),
         "{:#?}",
         list[0]
     );
     for finding in &list {
         assert!((0.0..=1.0).contains(&finding.share));
         assert!(!finding.text.is_empty() && !finding.evidence.is_empty());
+    }
+}
+
+#[test]
+fn processes_of_one_command_are_one_culprit() {
+    let mut b = Build::new();
+    let mut woke = |who: (u32, &str, &str), count, total_ns| {
+        b.culprit(
+            "unix-recv",
+            "recvmsg",
+            CulpritRole::Waker,
+            who,
+            count,
+            total_ns,
+        );
+    };
+    for pid in 100..115 {
+        woke((pid, "helper", "sendmsg"), 10, 20 * MS);
+    }
+    woke((7, "ksoftirqd/0", ""), 3, 10 * MS);
+    woke((8, "ksoftirqd/1", ""), 3, 10 * MS);
+    woke((0, "(interrupt)", ""), 3, 5 * MS);
+    let held = (100, "helper", "sendmsg");
+    b.culprit("unix-recv", "recvmsg", CulpritRole::Holder, held, 1, MS);
+    let report = b.done();
+    let groups = culprit_groups(&report, &report);
+    let told: Vec<_> = (groups.iter())
+        .map(|group| {
+            let of = &group.of;
+            let processes = group.pids.len();
+            (
+                of.comm.as_str(),
+                of.role,
+                processes,
+                group.count,
+                group.total_ns,
+            )
+        })
+        .collect();
+    use CulpritRole::{Holder, Waker};
+    assert_eq!(
+        told,
+        [
+            ("helper", Waker, 15, 150, 300 * MS),
+            ("ksoftirqd/*", Waker, 2, 6, 20 * MS),
+            ("", Waker, 0, 3, 5 * MS),
+            ("helper", Holder, 1, 1, MS),
+        ]
+    );
+    assert_eq!(groups[0].max_ns, 4 * MS);
+    assert_eq!(render_html(&report).matches("15 processes").count(), 1);
+    // JSON has each.
+    assert_eq!(report.culprits.len(), 19);
+}
+
+#[test]
+fn a_place_has_one_spelling_in_a_report() {
+    let report = server(20);
+    let page = render_html(&report);
+    for text in [render_text(&report, &TextOptions::default()), page] {
+        for place in [
+            "cache_open (cache.c:77)",
+            "open_last_lookups (fs/namei.c:3517)",
+        ] {
+            assert!(text.contains(place), "{place}:\n{text}");
+        }
+        for other in ["cache_open [", "src/cache.c", "open_last_lookups ["] {
+            assert!(!text.contains(other), "{other}:\n{text}");
+        }
     }
 }
 

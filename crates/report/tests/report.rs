@@ -124,6 +124,15 @@ impl Snapshot {
             };
             sums.push((number, sum));
         }
+        self.with_links(&links, &sums, lives)
+    }
+
+    fn with_links(
+        &self,
+        links: &[debox_chain],
+        sums: &[(u32, debox_chain_sum)],
+        lives: Option<&debox_lives>,
+    ) -> Report {
         let details = debox_details::zeroed_box();
         let functions = std::collections::HashMap::new();
         let details = Details {
@@ -136,8 +145,8 @@ impl Snapshot {
             kernel_functions: &functions,
             lives,
             frames: &|_| Vec::new(),
-            chain_sums: &sums,
-            chain_links: &links,
+            chain_sums: sums,
+            chain_links: links,
             start_ns: 0,
             conditions: &[],
         };
@@ -709,6 +718,71 @@ fn sleeps_of_a_place_are_divided_by_name() {
     for (again, row) in again.blocking.iter().zip(&report.blocking) {
         assert_eq!(again.by_name, row.by_name);
     }
+}
+
+/// A helper that waits for work as the watch ends rests where those of its name do.
+#[test]
+fn a_sleep_that_is_not_over_rests_where_others_of_its_name_do() {
+    let not_over = debox_chain {
+        kind: DEBOX_CHAIN_NOT_OVER,
+        site: DEBOX_SITE_NONE,
+        nr: -1,
+        depth: 1,
+        ..debox_chain::zeroed()
+    };
+    let slept = |comm: &str, nr, flags, parent| {
+        let mut link = debox_chain {
+            kind: DEBOX_CHAIN_SLEEP,
+            site: 3,
+            tid: 7,
+            depth: 2,
+            nr,
+            flags,
+            parent,
+            ..debox_chain::zeroed()
+        };
+        text_put(&mut link.comm, comm);
+        link
+    };
+    let links = [
+        not_over,
+        slept("helper", 1, DEBOX_CHAIN_REST, 0),
+        slept("helper", 1, DEBOX_CHAIN_FIRST, 1),
+        // Elsewhere, of another name, and found to be at no resting place.
+        slept("helper", 0, DEBOX_CHAIN_FIRST, 1),
+        slept("main", 1, DEBOX_CHAIN_FIRST, 1),
+        slept("helper", 1, 0, 1),
+    ];
+    let sum = debox_chain_sum {
+        count: 1,
+        total_ns: 1_000_000,
+        max_ns: 1_000_000,
+    };
+    let sums: Vec<_> = (2..=links.len() as u32)
+        .map(|number| (number, sum))
+        .collect();
+    let report = full().with_links(&links, &sums, None);
+    let rests = report.chains.iter().map(|row| {
+        let link = &report.chain_links[row.first];
+        (
+            link.comm.as_str(),
+            link.call.as_deref(),
+            link.rests,
+            row.count,
+        )
+    });
+    let mut rests: Vec<_> = rests.collect();
+    rests.sort();
+    assert_eq!(
+        rests,
+        [
+            ("helper", Some("read"), false, 1),
+            ("helper", Some("write"), false, 1),
+            ("helper", Some("write"), true, 1),
+            ("helper", Some("write"), true, 1),
+            ("main", Some("write"), false, 1),
+        ]
+    );
 }
 
 /// What a program's runtime waits for within an execve has that call in its row, and in its chain the futex.

@@ -125,6 +125,47 @@ fn a_wait_ends_at_its_root_with_what_can_be_done() {
     assert!(verdict[1].contains("stable storage"), "{verdict:?}");
 }
 
+/// The file that nearly all of them can only have been for.
+#[test]
+fn waits_for_one_file_name_it() {
+    let said = |others_ms: u64, kind: ObjectKind| {
+        let mut made = support::Build::new();
+        made.blocked("device-flush", "fsync", "sync", 9, (700 + others_ms) * MS);
+        made.blocked("pipe", "read", "pipe_read", 9, 5000 * MS);
+        let report = command(vec![
+            part("dpkg", CriticalKind::Blocked, 700, Some(1)),
+            part("dpkg", CriticalKind::Own, 300, None),
+        ]);
+        let mut report = with_chain(report, "device-flush");
+        report.blocking = made.report.blocking;
+        report.objects = vec![Object {
+            kind,
+            text: "/var/lib/dpkg/status\u{1b}[2J".into(),
+            ..Object::default()
+        }];
+        let row = |call: &str, object: Option<usize>, ms: u64| ObjectRow {
+            call: Some(call.into()),
+            abi: 64,
+            object,
+            count: 9,
+            total_ns: ms * MS,
+            max_ns: ms * MS,
+        };
+        // What found no room is not there.
+        report.by_object = vec![row("read", Some(0), 5000), row("fsync", Some(0), 700)];
+        verdict_of(&report).swap_remove(0)
+    };
+    let is = "700 ms in fsync: device-flush on /var/lib/dpkg/status\\u{1b}[2J ← disk vda";
+    assert!(
+        said(130, ObjectKind::File).contains(is),
+        "{}",
+        said(130, ObjectKind::File)
+    );
+    let is_not = "700 ms in fsync: device-flush ← disk vda";
+    assert!(said(150, ObjectKind::File).contains(is_not));
+    assert!(said(0, ObjectKind::Futex).contains(is_not));
+}
+
 /// Who polls for a second at a time has waited for what came at last.
 #[test]
 fn a_time_limit_is_no_cause() {
@@ -750,7 +791,7 @@ fn what_measuring_took_is_set_aside() {
 
 #[test]
 fn without_a_broker_waits_are_told_apart_from_work() {
-    let all = |calls: &[(&str, u64)], setup_ms: u64| {
+    let asked = |calls: &[(&str, u64)], setup_ms: u64, asked_ms: u64| {
         let mut b = support::Build::new();
         for (name, ms) in calls {
             b.call(name, 1, [ms * MS, 0, 0]);
@@ -762,10 +803,12 @@ fn without_a_broker_waits_are_told_apart_from_work() {
         report.run.splice_setup = Some(SpliceSetup {
             programs: 1 + setup_ms / 1000,
             total_ns: setup_ms * MS,
-            files_copied: setup_ms / 300,
+            asked_ns: asked_ms * MS,
+            files_copied: (setup_ms + asked_ms) / 300,
         });
         verdict_of(&report)
     };
+    let all = |calls: &[(&str, u64)], setup_ms| asked(calls, setup_ms, 0);
     let of = |calls: &[(&str, u64)]| all(calls, 0).remove(0);
     assert_eq!(
         of(&[("read", 80), ("write", 20), ("getpid", 4)]),
@@ -791,17 +834,36 @@ fn without_a_broker_waits_are_told_apart_from_work() {
         own[..2],
         [
             "In 1.00 s system calls took 21.0 ms (2 %), mostly read.",
-            "Of these 1.00 s DeBox itself took 300 ms to prepare programs that begin, and to copy those that it had \
+            "Of 1.00 s DeBox itself took 300 ms to prepare programs that begin, and to copy those that it had \
              not seen yet: a second run has less of that."
         ]
     );
     assert_eq!(own.len(), 3, "{own:?}");
+    // A large library's copy takes most of it, and is in no call.
+    let late = asked(&[("execve", 2), ("read", 20)], 1, 900);
+    assert_eq!(
+        late[..2],
+        [
+            "Of 1.00 s DeBox itself took 901 ms to prepare programs that begin, and to copy those that it had not \
+             seen yet: a second run has less of that.",
+            "In 1.00 s system calls took 21.0 ms (2 %), mostly read."
+        ]
+    );
     let many = all(&[("wait4", 900)], 1500).remove(1);
     assert!(
-        many.starts_with("DeBox itself took 1.50 s, of all programs added up, to prepare"),
+        many.starts_with(
+            "DeBox itself took 1.50 s, of all programs and threads added up, to prepare"
+        ),
         "{many}"
     );
     assert_eq!(all(&[("execve", 2), ("read", 20)], 1).len(), 2);
+    // Several that waited for copies at once.
+    let forks = asked(&[("clone", 1), ("read", 20)], 1, 2400);
+    assert!(forks[0].starts_with("In 1.00 s"), "{forks:?}");
+    assert!(
+        forks[1].starts_with("DeBox itself took 2.40 s, of all programs and threads added up,"),
+        "{forks:?}"
+    );
 }
 
 #[test]

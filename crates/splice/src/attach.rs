@@ -77,7 +77,8 @@ impl Run {
 
     /// Whether it is a process of this run already.
     pub fn has_spliced(&self, pid: i32) -> bool {
-        !self.areas_of(pid).is_empty()
+        let moved = self.moved().clone();
+        self.files(&moved).any(|run| !run.areas_of(pid).is_empty())
     }
 
     fn splice(&self, pid: i32, watch: &mut dyn FnMut()) -> Result<(), Error> {
@@ -99,10 +100,15 @@ impl Run {
         let mut threads = Threads::stop(pid)?;
         let index = self.area_take()?;
         let replaced = self.replace(pid, &mut threads, &all, index);
+        let used = Used {
+            index,
+            pid,
+            moved: false,
+        };
         match replaced {
-            Ok(_) => self.area_used(Used { index, pid }),
+            Ok(_) => self.area_used(used),
             // Nobody else's, while it has it mapped.
-            Err(_) if self.areas_of(pid).contains(&index) => self.area_used(Used { index, pid }),
+            Err(_) if self.areas_of(pid).contains(&index) => self.area_used(used),
             Err(_) => self.area_free(index),
         }
         let in_calls = replaced?;
@@ -381,6 +387,20 @@ impl Run {
     /// Processes that have something of this run mapped get their own code back; those that did not.
     pub fn detach(&self) -> Vec<String> {
         let mut kept = Vec::new();
+        self.detach_own(&mut kept);
+        // Of these there may be more by then.
+        let mut done: Vec<Arc<Self>> = Vec::new();
+        loop {
+            let is_new = |run: &&Arc<Self>| !done.iter().any(|other| Arc::ptr_eq(run, other));
+            let Some(run) = self.moved().iter().find(is_new).cloned() else {
+                return kept;
+            };
+            run.detach_own(&mut kept);
+            done.push(run);
+        }
+    }
+
+    fn detach_own(&self, kept: &mut Vec<String>) {
         for pid in proc::all() {
             let areas = self.areas_of(pid);
             if areas.is_empty() {
@@ -392,7 +412,6 @@ impl Run {
                 kept.push(format!("process {pid} ({error})"));
             }
         }
-        kept
     }
 
     fn put_back(&self, pid: i32, areas: &[u32]) -> Result<(), Error> {

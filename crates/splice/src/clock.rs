@@ -3,13 +3,19 @@
 
 use crate::Error;
 use std::arch::x86_64::_rdtsc;
+use std::fs::File;
+use std::io::Read;
 use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// Against the system's clock, whose reading takes some tens of nanoseconds: right to some
 /// millionths of what is measured.
 const MEASURED_FOR: Duration = Duration::from_millis(4);
+/// What is told of a processor, at most.
+const CPU_BYTES: u64 = 8192;
 const KNOWN_FOR: Duration = Duration::from_secs(60);
+/// Since when it is measured.
+static BEGUN: Mutex<Option<(u64, u64)>> = Mutex::new(None);
 
 /// Ticks, and CLOCK_MONOTONIC: the two that were read within the shortest time, of a few.
 fn both() -> (u64, u64) {
@@ -36,6 +42,11 @@ pub fn ns(ticks: u64, rate: u64) -> u64 {
     ((u128::from(ticks) * u128::from(rate)) >> 32) as u64
 }
 
+/// [`rate`] waits for what is left of the time that it measures for from here on, which others may use.
+pub fn rate_begin() {
+    *BEGUN.lock().unwrap_or_else(|e| e.into_inner()) = Some(both());
+}
+
 /// Nanoseconds of a tick, 32 bits after the point. Measured anew after a minute, since the system's clock may be
 /// steered meanwhile.
 ///
@@ -54,8 +65,16 @@ pub fn rate() -> Result<u64, Error> {
     }
 }
 
-fn measured() -> Result<u64, Error> {
-    let about = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+/// Whether ticks tell time on this machine.
+///
+/// # Errors
+/// Where the counter is not the same on all processors and at all times.
+pub fn ticks_check() -> Result<(), Error> {
+    // Of the first processor: there may be hundreds.
+    let mut about = Vec::new();
+    let read =
+        File::open("/proc/cpuinfo").and_then(|file| file.take(CPU_BYTES).read_to_end(&mut about));
+    let about = String::from_utf8_lossy(if read.is_ok() { &about } else { &[] });
     let flags = about
         .lines()
         .find(|line| line.starts_with("flags"))
@@ -69,8 +88,15 @@ fn measured() -> Result<u64, Error> {
             "this processor's time stamp counter does not count time (constant_tsc, nonstop_tsc in /proc/cpuinfo)".into(),
         ));
     }
-    let (first, begin) = both();
-    std::thread::sleep(MEASURED_FOR);
+    Ok(())
+}
+
+fn measured() -> Result<u64, Error> {
+    ticks_check()?;
+    let begun = BEGUN.lock().unwrap_or_else(|e| e.into_inner()).take();
+    let (first, begin) = begun.unwrap_or_else(both);
+    let gone = Duration::from_nanos(monotonic_ns().saturating_sub(begin));
+    std::thread::sleep(MEASURED_FOR.saturating_sub(gone));
     let (last, end) = both();
     let ticks = last.checked_sub(first).filter(|ticks| *ticks > 0);
     let ticks = ticks.ok_or_else(|| Error::Run("the time stamp counter runs backwards".into()))?;

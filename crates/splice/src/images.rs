@@ -133,6 +133,9 @@ pub struct Images {
     /// Those that are made ask which calls are stamped.
     samples: AtomicBool,
     copied: AtomicU64,
+    copied_bytes: AtomicU64,
+    /// Whoever reads a large file does it alone.
+    large: Mutex<()>,
 }
 
 /// Whether nobody else writes there.
@@ -180,6 +183,9 @@ const fn kind(side: Side, samples: bool) -> Kind {
 const SITES: &str = ".sites";
 /// ... and what the walk from its calls needs.
 const CALLERS: &str = ".callers";
+/// Of what is read whole, and from where on by one at a time.
+const FILE_MOST: u64 = 4 << 30;
+const FILE_LARGE: u64 = 256 << 20;
 
 /// What is put beside a program, where it lies in this crate: as it is published (`setup/crates.py`). In the
 /// source tree it is a file that lies beside `debox`.
@@ -348,6 +354,17 @@ fn maps_code(folder: &Path) -> io::Result<Result<(), io::Error>> {
     Ok(Ok(()))
 }
 
+/// Where the file lay that an image was made of, as it was made.
+pub fn image_source(image: &Path) -> Option<PathBuf> {
+    let image = File::open(image).ok()?;
+    let last = image.metadata().ok()?.len().checked_sub(PAGE)?;
+    let mut page = [0u8; PAGE as usize];
+    image.read_exact_at(&mut page, last).ok()?;
+    let path = (page.starts_with(&IMAGE_MAGIC.to_le_bytes()))
+        .then(|| page[IMAGE_PATH..].split(|byte| *byte == 0).next())??;
+    (!path.is_empty()).then(|| PathBuf::from(OsStr::from_bytes(path)))
+}
+
 /// Makes the folder, if it is not there, and looks whether images can be kept there.
 ///
 /// # Errors
@@ -409,6 +426,8 @@ impl Images {
             with_callers: AtomicBool::new(false),
             samples: AtomicBool::new(false),
             copied: AtomicU64::new(0),
+            copied_bytes: AtomicU64::new(0),
+            large: Mutex::default(),
         })
     }
 
@@ -505,13 +524,7 @@ impl Images {
             if !name.starts_with(&begin) || name.contains('.') {
                 return None;
             }
-            let image = File::open(entry.path()).ok()?;
-            let last = image.metadata().ok()?.len().checked_sub(PAGE)?;
-            let mut page = [0u8; PAGE as usize];
-            image.read_exact_at(&mut page, last).ok()?;
-            let path = page[IMAGE_PATH..].split(|byte| *byte == 0).next()?;
-            let path = PathBuf::from(OsStr::from_bytes(path));
-            Some((entry.path(), path))
+            Some((entry.path(), image_source(&entry.path())?))
         })
     }
 
@@ -544,6 +557,11 @@ impl Images {
         self.of_kind(file, self.kind(side))
     }
 
+    fn known_as(&self, name: &str) -> Option<Arc<Known>> {
+        let known = self.known.lock().unwrap_or_else(|e| e.into_inner());
+        known.get(name).cloned()
+    }
+
     fn of_kind(&self, mut file: File, kind: Kind) -> Result<Arc<Known>, Error> {
         let read = |error: io::Error| Error::Images {
             folder: self.folder.clone(),
@@ -551,16 +569,26 @@ impl Images {
         };
         let about = file.metadata().map_err(read)?;
         let name = name(&about, kind);
-        if let Some(known) = self
-            .known
-            .lock()
-            .unwrap_or_else(|e| e.into_inner())
-            .get(&name)
-        {
-            return Ok(Arc::clone(known));
+        if let Some(known) = self.known_as(&name) {
+            return Ok(known);
         }
         if !about.is_file() {
             return Err(Error::NotElf("it is no regular file".into()));
+        }
+        // Whatever a program has open, be it without an end.
+        let mut magic = [0; 4];
+        let is = file.read_at(&mut magic, 0).map_err(read)?;
+        if is < 4 || magic != *b"\x7fELF" {
+            return Err(Error::NotElf("it is no ELF file".into()));
+        }
+        if about.len() > FILE_MOST {
+            return Err(Error::NotElf("it is too large".into()));
+        }
+        let large = about.len() > FILE_LARGE;
+        let _one = large.then(|| self.large.lock().unwrap_or_else(|e| e.into_inner()));
+        // Who waited finds it made.
+        if let Some(known) = large.then(|| self.known_as(&name)).flatten() {
+            return Ok(known);
         }
         let mut bytes = Vec::new();
         file.read_to_end(&mut bytes).map_err(read)?;
@@ -576,6 +604,17 @@ impl Images {
         let mut all = self.known.lock().unwrap_or_else(|e| e.into_inner());
         all.insert(name, Arc::clone(&known));
         Ok(known)
+    }
+
+    /// Where it lies by what it is known how to come from a call of a file to who wants it.
+    pub fn callers_of(&self, about: &fs::Metadata) -> PathBuf {
+        self.folder
+            .join(format!("{}{CALLERS}", name_of_file(about)))
+    }
+
+    /// How much has been written.
+    pub fn copied_bytes(&self) -> u64 {
+        self.copied_bytes.load(Ordering::Relaxed)
     }
 
     /// How many have been made.
@@ -600,9 +639,7 @@ impl Images {
             .ok()
             .and_then(|bytes| Table::parse(&bytes).ok())
             .and_then(|table| Some((Image::of(bytes, &table, path, kind).ok()?, table)));
-        let beside = self
-            .folder
-            .join(format!("{}{CALLERS}", name_of_file(about)));
+        let beside = self.callers_of(about);
         let (written, table) = match kept_table {
             Some(both) => both,
             None => {
@@ -619,6 +656,8 @@ impl Images {
             // The folder says who may come here at all.
             self.put(&image, &written.bytes, 0o444).map_err(write)?;
             self.copied.fetch_add(1, Ordering::Relaxed);
+            let bytes = written.bytes.len() as u64;
+            self.copied_bytes.fetch_add(bytes, Ordering::Relaxed);
         }
         if self.with_callers.load(Ordering::Relaxed) && !self.callers_are_there(&beside) {
             let all = callers::callers(bytes, &table, path)?;

@@ -7,6 +7,7 @@
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
 const BUFFER: usize = 16 << 10;
@@ -79,20 +80,59 @@ pub fn pid_namespace(pid: i32) -> Option<PathBuf> {
 /// Whether its thread is the only one of its process, which has memory of its own (after vfork it is the parent's):
 /// nobody else runs the code that is written over then. False where that is not known.
 pub fn is_alone(tid: i32) -> bool {
-    const KCMP_VM: libc::c_int = 1;
     let tasks = fs::read_dir(format!("/proc/{tid}/task")).map_or(0, Iterator::count);
-    let parent = fs::read_to_string(format!("/proc/{tid}/status"))
-        .ok()
-        .and_then(|status| {
-            let line = status.lines().find_map(|line| line.strip_prefix("PPid:"))?;
-            line.trim().parse::<i32>().ok()
-        });
-    let Some(parent) = parent else {
+    tasks == 1 && parent(tid).is_some_and(|parent| has_own_memory(tid, parent))
+}
+
+/// Whether two processes have each its memory. False where that is not known.
+pub fn has_own_memory(one: i32, other: i32) -> bool {
+    const KCMP_VM: libc::c_int = 1;
+    // SAFETY: numbers only.
+    let order = unsafe { libc::syscall(libc::SYS_kcmp, one, other, KCMP_VM, 0, 0) };
+    // One that is gone has none.
+    order > 0 || (order < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH))
+}
+
+fn parent(tid: i32) -> Option<i32> {
+    let numbers = numbers_of(&text(tid, "status").ok()?, "PPid:");
+    numbers.first().map(|parent| *parent as i32)
+}
+
+/// The numbers of a line of its status.
+pub fn numbers_of(status: &str, name: &str) -> Vec<u32> {
+    let line = status.lines().find_map(|line| line.strip_prefix(name));
+    let words = line.unwrap_or_default().split_ascii_whitespace();
+    words.filter_map(|word| word.parse().ok()).collect()
+}
+
+/// By whose rights it opens files: the effective user id. None: it is gone.
+pub fn user(pid: i32) -> Option<u32> {
+    numbers_of(&text(pid, "status").ok()?, "Uid:")
+        .get(1)
+        .copied()
+}
+
+/// Whether its own user may look at its memory: not of a program that he may not read.
+pub fn is_readable(pid: i32) -> bool {
+    // Not of the folder, which is his in any case.
+    let owner = fs::metadata(format!("/proc/{pid}/status")).map(|is| is.uid());
+    owner.is_ok_and(|owner| user(pid) == Some(owner))
+}
+
+/// Whether its user and groups may read a file, by its mode alone.
+pub fn may_read(pid: i32, file: &fs::Metadata) -> bool {
+    let Ok(status) = text(pid, "status") else {
         return false;
     };
-    // SAFETY: numbers only.
-    let order = unsafe { libc::syscall(libc::SYS_kcmp, tid, parent, KCMP_VM, 0, 0) };
-    tasks == 1 && order > 0
+    let of = |name: &str| numbers_of(&status, name).get(1).copied();
+    let bit = match () {
+        () if of("Uid:") == Some(0) => return true,
+        () if of("Uid:") == Some(file.uid()) => 0o400,
+        () if of("Gid:") == Some(file.gid()) => 0o040,
+        () if numbers_of(&status, "Groups:").contains(&file.gid()) => 0o040,
+        () => 0o004,
+    };
+    file.mode() & bit != 0
 }
 
 /// Memory of another process.
@@ -150,9 +190,8 @@ pub fn threads(pid: i32) -> impl Iterator<Item = i32> {
 
 /// Whose thread this is.
 pub fn process(tid: i32) -> Option<i32> {
-    let status = text(tid, "status").ok()?;
-    let of = |line: &str| line.strip_prefix("Tgid:")?.trim().parse().ok();
-    status.lines().find_map(of)
+    let numbers = numbers_of(&text(tid, "status").ok()?, "Tgid:");
+    numbers.first().map(|process| *process as i32)
 }
 
 /// The name of its program's file.
@@ -316,9 +355,66 @@ pub fn rights(pid: i32) -> Option<String> {
     Some(rights.join("\n"))
 }
 
+/// Whether who had the rights `before` has none in `now`, both of [`rights`], that it had not: each id and capability was
+/// there, and all else is as it was.
+pub fn gains_nothing(now: &str, before: &str) -> bool {
+    let within = |(now, before): (&str, &str)| {
+        let (name, is) = now.split_once(':').unwrap_or(("", now));
+        let Some(was) = before
+            .strip_prefix(name)
+            .map(|was| was.trim_start_matches(':'))
+        else {
+            return false;
+        };
+        let words = |text: &'_ str| -> Vec<String> {
+            text.split_ascii_whitespace().map(str::to_owned).collect()
+        };
+        match name {
+            "Uid" | "Gid" => {
+                let was = words(was);
+                words(is).iter().all(|id| was.contains(id))
+            }
+            _ if name.starts_with("Cap") => {
+                let set = |text: &str| u64::from_str_radix(text.trim(), 16).ok();
+                set(is)
+                    .zip(set(was))
+                    .is_some_and(|(is, was)| is & !was == 0)
+            }
+            _ => is == was,
+        }
+    };
+    now.lines().count() == before.lines().count() && now.lines().zip(before.lines()).all(within)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn fewer_rights_are_told_from_others() {
+        let all = "Uid:\t0\t0\t0\t0\nGid:\t7\t8\t8\t8\nGroups:\t4 5 \nCapEff:\t00000000000001ff\nNoNewPrivs:\t0\nuser:[1]";
+        let with = |from: &str, to: &str| {
+            assert!(all.contains(from), "{from}");
+            all.replace(from, to)
+        };
+        assert!(gains_nothing(all, all));
+        assert!(gains_nothing(&with("01ff", "0000"), all));
+        assert!(!gains_nothing(all, &with("01ff", "01fe")));
+        assert!(gains_nothing(&with("7\t8", "8\t8"), all));
+        assert!(!gains_nothing(all, &with("7\t8", "8\t8")));
+        assert!(!gains_nothing(&with("0\t0\t0", "0\t9\t0"), all));
+        for (from, to) in [
+            ("4 5", "4"),
+            ("NoNewPrivs:\t0", "NoNewPrivs:\t1"),
+            ("[1]", "[2]"),
+        ] {
+            assert!(!gains_nothing(&with(from, to), all));
+            assert!(!gains_nothing(all, &with(from, to)));
+        }
+        assert!(!gains_nothing(&with("\nuser:[1]", ""), all));
+        let own = rights(std::process::id() as i32).unwrap();
+        assert!(gains_nothing(&own, &own));
+    }
 
     #[test]
     fn who_is_on_its_way_out_does_not_live() {

@@ -9,18 +9,20 @@
 
 use crate::image::Side;
 use crate::images::{Images, Known};
+use crate::moved::Rights;
 use crate::places::Places;
+use crate::remote::Sent;
 use crate::sample::{Number, Sampling, Stamped, Told, long_ns};
 use crate::state::{NRS, area, block, row, run, sample};
 use crate::threads::Threads;
-use crate::tracee::{self, Stop, Stopped};
-use crate::{Error, clock, maps, proc, spare, state};
+use crate::tracee::{self, Caller, Stop, Stopped};
+use crate::{Error, clock, maps, proc, remote, spare, state};
 use debox_abi::hist_bucket;
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, Weak, mpsc};
@@ -47,6 +49,7 @@ enum Asked {
     Undo,
     LetGo,
     Cut,
+    Sent,
 }
 
 impl Asked {
@@ -58,6 +61,7 @@ impl Asked {
             3 => Self::Undo,
             4 => Self::LetGo,
             5 => Self::Cut,
+            7 => Self::Sent,
             _ => return None,
         })
     }
@@ -70,6 +74,15 @@ enum Asker {
     Command,
     /// A program's, by its request; `began`: as [`state::since`] has it.
     Program { slot: usize, began: u32, by: By },
+}
+
+impl Asker {
+    fn slot(self) -> Option<usize> {
+        match self {
+            Self::Command => None,
+            Self::Program { slot, .. } => Some(slot),
+        }
+    }
 }
 
 /// Who asks: a thread, by our number for it.
@@ -126,6 +139,8 @@ pub struct Counted {
     /// How many programs that had been executed stood still until they were let go, and for how long in all.
     pub setups: u64,
     pub setup_ns: u64,
+    /// How long threads waited for what they asked for besides, in all: an image of a library, their own code.
+    pub asked_ns: u64,
     /// Of files that had not been seen yet, copies that were made.
     pub copied: u64,
     pub abandoned: u64,
@@ -239,13 +254,23 @@ pub(crate) const KNOWS_ITS_CALLS: &str = "it compares its own code with where ca
 pub(crate) const SETS_GS: &str = "it sets the GS register itself";
 const NOT_OURS: &str = "not known as a process of this run, or one that may not be read";
 const BELOW: &str = "it is in a PID namespace of its own";
-pub(crate) const OTHER_RIGHTS: &str = "it has other rights than the first one that was attached to";
+pub(crate) const OTHER_RIGHTS: &str =
+    "it has other rights than those that it would share its counters with";
 /// How often it is looked who in another PID namespace asks, a millisecond apart: it is perhaps on its way into its wait.
 const LOOKS_BELOW: usize = 50;
 const UNTRUE: &str = "what they have counted cannot be true: they wrote into their own counters";
 /// As many as there are areas.
 const TOO_MANY: &str = "1,024 programs are counted at this time already";
 const NOT_BEGUN: &str = "another user's, or in another place: it cannot open what is counted in";
+
+/// Of what others than our own user have us copy.
+const OTHERS_BYTES: u64 = 4 << 30;
+
+/// Whether a thread's process is of our own user.
+fn is_ours(tid: i32) -> bool {
+    // SAFETY: no arguments, cannot fail.
+    proc::user(tid) == Some(unsafe { libc::geteuid() })
+}
 
 /// What a program is answered whose file has none.
 fn no_image(error: &Error) -> i32 {
@@ -327,57 +352,89 @@ impl Counted {
 pub(crate) struct Used {
     pub(crate) index: u32,
     pub(crate) pid: i32,
+    /// What goes on in it was counted as a program elsewhere; it comes by itself, or not.
+    pub(crate) moved: bool,
 }
 
 /// A look at what all processes have mapped.
 #[derive(Default)]
 struct Seen {
-    /// Areas that somebody has mapped, as of this sweep; None: it has not been looked.
-    mapped: Option<HashSet<u32>>,
+    /// Files by their inodes, and areas of them, that somebody has mapped, as of this sweep; None: it has not been looked.
+    mapped: Option<HashSet<(u64, u32)>>,
     began: Option<Instant>,
     cost: Duration,
     /// Hardly any area is free.
     few: bool,
 }
 
+/// Of which area a place in a run's file is; u32::MAX: the page that all have.
+fn area_at(offset: u64) -> u32 {
+    (offset.checked_sub(run::BYTES)).map_or(u32::MAX, |at| (at / area::BYTES) as u32)
+}
+
 /// At most so often, and at most this part of the time.
 const SCAN_EVERY: Duration = Duration::from_secs(1);
 const SCAN_COST_TIMES: u32 = 50;
 
-struct Areas {
+pub(crate) struct Areas {
     free: Vec<u32>,
-    used: Vec<Used>,
-    seen: Seen,
-    counted: Counted,
+    pub(crate) used: Vec<Used>,
     samples: Samples,
     /// Threads that could not be traced as they were about to execute something.
     refused: HashSet<i32>,
 }
 
 /// Of which calls not all are stamped: by area and number.
-#[derive(Default)]
-struct Samples {
-    of: HashMap<u32, Vec<Number>>,
-    /// Not before; it is to cost little.
-    next: Option<Instant>,
-}
+type Samples = HashMap<u32, Vec<Number>>;
 
-pub struct Run {
-    file: File,
-    /// Its major and minor number, and inode.
-    device: [u32; 2],
-    inode: u64,
-    page: *mut u8,
+/// What a run's files have in common.
+pub(crate) struct Common {
     /// ns of a tick, 32 bits after the point.
     rate: u64,
-    /// When the command was let go, in ticks.
-    released: AtomicU64,
     images: Images,
     runtime: PathBuf,
     runtime_bytes: u64,
     /// What makes a program map it, and what of it splices one that runs.
     map_code: Vec<u8>,
     call_code: Vec<u8>,
+    boundary: OnceLock<Boundary>,
+    only: OnceLock<i32>,
+    sampling: OnceLock<Sampling>,
+    /// It is not looked before what is to be stamped; that is to cost little.
+    sampled_next: Mutex<Option<Instant>>,
+    pid_namespace: Option<PathBuf>,
+    began: Instant,
+    /// What a file begins with, but for what is about calls.
+    pub(crate) head: Vec<u8>,
+    seen: Mutex<Seen>,
+    /// Of programs that have ended, and what is told by others than programs.
+    counted: Mutex<Counted>,
+    /// Of programs that gave up rights.
+    moved: Mutex<Vec<Arc<Run>>>,
+}
+
+/// What a program has to be allowed that is executed, to share a run's file.
+enum Whose {
+    /// As the command, whose ids are ours: capabilities, and the user namespace that they are of.
+    Command(Option<([u32; 4], PathBuf)>),
+    /// What whoever executes may do, who had that file alone as he gave up rights.
+    Anybody,
+    /// The same, as of then: he shares with those who may do just that.
+    Those(String),
+}
+
+/// Programs that share a file with us and with each other, in which they count.
+pub struct Run {
+    pub(crate) common: Arc<Common>,
+    /// It is the one that the command, or whom was attached to, is in.
+    first: bool,
+    file: File,
+    /// Its major and minor number, and inode.
+    device: [u32; 2],
+    inode: u64,
+    page: *mut u8,
+    /// When the command was let go, in ticks.
+    released: AtomicU64,
     areas: Mutex<Areas>,
     idle: AtomicU32,
     /// Of each request: the thread of ours that came along, 0: nobody; and whether to let go.
@@ -385,18 +442,15 @@ pub struct Run {
     /// Whose requests they are, by our numbers; 0: not known.
     askers: [AtomicI32; run::REQUESTS],
     let_go: [AtomicBool; run::REQUESTS],
-    boundary: OnceLock<Boundary>,
-    only: OnceLock<i32>,
-    sampling: OnceLock<Sampling>,
+    /// It was ended.
+    over: AtomicBool,
     /// Of the first process that was attached to: whoever shares the run's memory could make another one
     /// do what it likes.
     rights: OnceLock<String>,
-    /// Of the command.
-    powers: OnceLock<([u32; 4], PathBuf)>,
-    pid_namespace: Option<PathBuf>,
+    /// The same of programs that are executed.
+    whose: Mutex<Whose>,
     /// Who has been stopped by job control last, on its way into an execve, and, below it, by what.
     stopped: AtomicU64,
-    began: Instant,
 }
 
 // SAFETY: `page` is a shared mapping that lives as long as this; it is accessed by atomics, or
@@ -407,6 +461,9 @@ unsafe impl Sync for Run {}
 
 impl Drop for Run {
     fn drop(&mut self) {
+        if self.first {
+            self.moved().drain(..).for_each(|run| run.end());
+        }
         // What goes on does not wait for an answer.
         self.close();
         // SAFETY: it was mapped in `new`, of this size.
@@ -438,6 +495,60 @@ impl Run {
         };
         let map_code = part(state::MAP, state::MAP_BYTES)?;
         let call_code = part(state::CALL, state::CALL_BYTES)?;
+        let mut head = vec![0u8; run::BYTES as usize];
+        let folder = std::os::unix::ffi::OsStrExt::as_bytes(images.folder().as_os_str());
+        if folder.len() >= run::IMAGES_BYTES as usize {
+            return Err(Error::Run(format!(
+                "{}: too long a path",
+                images.folder().display()
+            )));
+        }
+        // SAFETY: no arguments, cannot fail.
+        let user = unsafe { libc::geteuid() };
+        let mut put = |at: u64, bytes: &[u8]| {
+            head[at as usize..][..bytes.len()].copy_from_slice(bytes);
+        };
+        put(0, &state::VERSION.to_le_bytes());
+        put(run::WATCHER, &std::process::id().to_le_bytes());
+        put(run::PRIVILEGED, &u32::from(user == 0).to_le_bytes());
+        put(run::RATE, &rate.to_le_bytes());
+        put(run::IMAGES, folder);
+        put(run::USER, &user.to_le_bytes());
+        let none = [state::DOOR_NONE; NRS as usize].map(u16::to_le_bytes);
+        put(run::DOORS, &none.concat());
+        let action = libc::sigaction {
+            sa_sigaction: nothing as extern "C" fn(libc::c_int) as usize,
+            // SAFETY: all zeros are an empty mask.
+            sa_mask: unsafe { std::mem::zeroed() },
+            sa_flags: 0,
+            sa_restorer: None,
+        };
+        // SAFETY: a handler that does nothing, without SA_RESTART.
+        unsafe { libc::sigaction(attention(), &action, std::ptr::null_mut()) };
+        let common = Common {
+            rate,
+            images,
+            runtime: runtime.to_owned(),
+            runtime_bytes: code.len() as u64,
+            map_code,
+            call_code,
+            boundary: OnceLock::new(),
+            only: OnceLock::new(),
+            sampling: OnceLock::new(),
+            sampled_next: Mutex::new(None),
+            pid_namespace: proc::pid_namespace(std::process::id() as i32),
+            began: Instant::now(),
+            head: head.clone(),
+            seen: Mutex::default(),
+            counted: Mutex::new(Counted::new()),
+            moved: Mutex::default(),
+        };
+        Self::with(Arc::new(common), true, &head)
+    }
+
+    /// `head`: what its file begins with.
+    pub(crate) fn with(common: Arc<Common>, first: bool, head: &[u8]) -> Result<Arc<Self>, Error> {
+        let failed = |what: &str, error: io::Error| Error::Run(format!("{what}: {error}"));
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
         // SAFETY: the name ends with 0.
         let fd = unsafe { libc::memfd_create(c"debox-splice".as_ptr(), flags) };
@@ -468,72 +579,35 @@ impl Run {
         if page == libc::MAP_FAILED {
             return Err(failed("mmap", io::Error::last_os_error()));
         }
-        let mut head = vec![0u8; (run::IMAGES + run::IMAGES_BYTES) as usize];
-        let folder = std::os::unix::ffi::OsStrExt::as_bytes(images.folder().as_os_str());
-        if folder.len() >= run::IMAGES_BYTES as usize {
-            return Err(Error::Run(format!(
-                "{}: too long a path",
-                images.folder().display()
-            )));
-        }
-        // SAFETY: no arguments.
-        let privileged = u32::from(unsafe { libc::geteuid() } == 0);
-        head[..4].copy_from_slice(&state::VERSION.to_le_bytes());
-        head[4..8].copy_from_slice(&std::process::id().to_le_bytes());
-        head[12..16].copy_from_slice(&privileged.to_le_bytes());
-        head[run::RATE as usize..][..8].copy_from_slice(&rate.to_le_bytes());
-        head[run::IMAGES as usize..][..folder.len()].copy_from_slice(folder);
-        let none = [state::DOOR_NONE; NRS as usize].map(u16::to_le_bytes);
-        file.write_all_at(&head, 0)
-            .and_then(|()| file.write_all_at(&none.concat(), run::DOORS))
-            .map_err(|e| failed("write", e))?;
+        file.write_all_at(head, 0).map_err(|e| failed("write", e))?;
         let about = file.metadata().map_err(|e| failed("fstat", e))?;
         let (major, minor) = (libc::major(about.dev()), libc::minor(about.dev()));
         let run = Arc::new(Self {
+            common,
+            first,
             file,
             device: [major, minor],
             inode: about.ino(),
             page: page.cast(),
-            rate,
             released: AtomicU64::new(0),
-            images,
-            runtime: runtime.to_owned(),
-            runtime_bytes: code.len() as u64,
-            map_code,
-            call_code,
             areas: Mutex::new(Areas {
                 free: (0..AREAS as u32).rev().collect(),
                 used: Vec::new(),
-                seen: Seen::default(),
-                counted: Counted::new(),
-                samples: Samples::default(),
+                samples: Samples::new(),
                 refused: HashSet::new(),
             }),
             idle: AtomicU32::new(0),
             with: [const { AtomicI32::new(0) }; run::REQUESTS],
             askers: [const { AtomicI32::new(0) }; run::REQUESTS],
             let_go: [const { AtomicBool::new(false) }; run::REQUESTS],
-            boundary: OnceLock::new(),
-            only: OnceLock::new(),
-            sampling: OnceLock::new(),
+            over: AtomicBool::new(false),
             rights: OnceLock::new(),
-            powers: OnceLock::new(),
-            pid_namespace: proc::pid_namespace(std::process::id() as i32),
+            whose: Mutex::new(match first {
+                true => Whose::Command(None),
+                false => Whose::Anybody,
+            }),
             stopped: AtomicU64::new(0),
-            began: Instant::now(),
         });
-        // SAFETY: no arguments, cannot fail.
-        let user = unsafe { libc::geteuid() };
-        run.word(run::USER).store(user, Ordering::Relaxed);
-        let action = libc::sigaction {
-            sa_sigaction: nothing as extern "C" fn(libc::c_int) as usize,
-            // SAFETY: all zeros are an empty mask.
-            sa_mask: unsafe { std::mem::zeroed() },
-            sa_flags: 0,
-            sa_restorer: None,
-        };
-        // SAFETY: a handler that does nothing, without SA_RESTART.
-        unsafe { libc::sigaction(attention(), &action, std::ptr::null_mut()) };
         for _ in 0..IDLE {
             run.worker();
         }
@@ -541,7 +615,7 @@ impl Run {
     }
 
     pub(crate) fn images(&self) -> &Images {
-        &self.images
+        &self.common.images
     }
 
     pub(crate) fn file(&self) -> &File {
@@ -549,15 +623,15 @@ impl Run {
     }
 
     pub(crate) fn runtime(&self) -> &Path {
-        &self.runtime
+        &self.common.runtime
     }
 
     pub(crate) fn runtime_bytes(&self) -> u64 {
-        self.runtime_bytes
+        self.common.runtime_bytes
     }
 
     pub(crate) fn call_code(&self) -> &[u8] {
-        &self.call_code
+        &self.common.call_code
     }
 
     /// Where the run's file is opened, by who may.
@@ -660,10 +734,7 @@ impl Run {
 
     /// Up to the new program's first instruction, or until the execve has failed.
     fn come_along(&self, asker: Asker) {
-        let slot = match asker {
-            Asker::Command => None,
-            Asker::Program { slot, .. } => Some(slot),
-        };
+        let slot = asker.slot();
         let mut asked_to_stop = false;
         loop {
             // What fails here fails since it was killed: then its end is next, and has to be
@@ -723,12 +794,7 @@ impl Run {
         let executed = || self.executed(by, asker, stopped);
         let same = match self.rights.get() {
             Some(_) => self.has_rights(pid),
-            // Whoever has other ids may not open what is ours: `may_open_ours`. The command's first program, after
-            // its execve, is the one to be compared with.
-            None => {
-                let powers = proc::powers(pid);
-                powers.is_some_and(|is| *self.powers.get_or_init(|| is.clone()) == is)
-            }
+            None => self.is_whose(pid, asker.slot()),
         };
         let below = matches!(asker, Asker::Program { by, .. } if by.below);
         let prepared = match same {
@@ -747,8 +813,8 @@ impl Run {
                 // One that was killed meanwhile has made no call that is missing.
                 match (let_go, told) {
                     (false, _) => {}
-                    (true, true) => self.areas().counted.boundary(error.to_string(), program),
-                    (true, false) => self.areas().counted.left(error.to_string(), program),
+                    (true, true) => self.ended().boundary(error.to_string(), program),
+                    (true, false) => self.ended().left(error.to_string(), program),
                 }
                 let_go
             }
@@ -759,11 +825,11 @@ impl Run {
     /// cannot tell how long it took. `stopped`: since when it has stood still.
     fn executed(&self, by: u64, asker: Asker, stopped: u64) {
         let now = clock::ticks();
-        let counted = &mut self.areas().counted;
+        let counted = &mut *self.ended();
         counted.setups += 1;
         more(
             &mut counted.setup_ns,
-            clock::ns(now.saturating_sub(stopped), self.rate),
+            clock::ns(now.saturating_sub(stopped), self.common.rate),
         );
         // It knows better.
         if self.word(run::LOOKED_AT).load(Ordering::Relaxed) != 0 {
@@ -775,7 +841,7 @@ impl Run {
             (Asker::Command, released) => now.saturating_sub(released),
             (Asker::Program { began, .. }, _) => state::since(began, now),
         };
-        let ns = clock::ns(took, self.rate);
+        let ns = clock::ns(took, self.common.rate);
         let nr = by.min(u64::from(NRS) - 1) as usize;
         counted.executed += 1;
         let sums = &mut counted.calls[nr];
@@ -787,6 +853,11 @@ impl Run {
     /// Whether that process has been stopped by job control on its way into an execve, where whoever waits for a
     /// child is not told: by which signal. Once.
     pub fn stopped(&self, pid: i32) -> Option<i32> {
+        let moved = self.moved().clone();
+        self.files(&moved).find_map(|run| run.stopped_last(pid))
+    }
+
+    fn stopped_last(&self, pid: i32) -> Option<i32> {
         let told = self.stopped.load(Ordering::Acquire);
         if told >> 32 != u64::from(pid as u32) {
             return None;
@@ -800,20 +871,23 @@ impl Run {
     /// Of this process alone it is told, and not of those that it makes; before it begins.
     pub fn only(&self, pid: i32) {
         self.word(run::ONLY).store(pid as u32, Ordering::Relaxed);
-        let _ = self.only.set(pid);
+        let _ = self.common.only.set(pid);
     }
 
     fn counts(&self, pid: i32) -> bool {
-        self.only.get().is_none_or(|only| *only == pid)
+        self.common.only.get().is_none_or(|only| *only == pid)
     }
 
     /// Who is asked when a program cannot be spliced, or no more.
     pub fn boundary_by(&self, ask: Boundary) {
-        let _ = self.boundary.set(ask);
+        let _ = self.common.boundary.set(ask);
     }
 
     fn boundary(&self, tid: i32, since: Since) -> bool {
-        self.boundary.get().is_some_and(|ask| ask(tid, since))
+        self.common
+            .boundary
+            .get()
+            .is_some_and(|ask| ask(tid, since))
     }
 
     /// From when it renames itself on.
@@ -821,13 +895,24 @@ impl Run {
         if !self.boundary(tid, since) {
             return 0;
         }
-        self.areas()
-            .counted
-            .boundary(why.to_owned(), proc::program(tid));
+        self.ended().boundary(why.to_owned(), proc::program(tid));
         TOLD
     }
 
-    fn areas(&self) -> std::sync::MutexGuard<'_, Areas> {
+    fn ended(&self) -> std::sync::MutexGuard<'_, Counted> {
+        (self.common.counted.lock()).unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Those that a run's programs count in; `moved`: as of [`Self::moved`].
+    pub(crate) fn files<'a>(&'a self, moved: &'a [Arc<Self>]) -> impl Iterator<Item = &'a Self> {
+        moved.iter().map(Arc::as_ref).chain([self])
+    }
+
+    pub(crate) fn moved(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Self>>> {
+        (self.common.moved.lock()).unwrap_or_else(|e| e.into_inner())
+    }
+
+    pub(crate) fn areas(&self) -> std::sync::MutexGuard<'_, Areas> {
         self.areas.lock().unwrap_or_else(|e| e.into_inner())
     }
 
@@ -841,38 +926,58 @@ impl Run {
         let before = program.registers;
         let auxiliary = auxiliary(pid).map_err(io("auxv"))?;
         let exe = File::open(format!("/proc/{pid}/exe")).map_err(io("exe"))?;
-        if !may_open_ours(pid, &exe).map_err(io("its rights"))? {
-            return Err(Error::Run(NOT_BEGUN.into()));
+        // Who may not is sent them, where it has the rights of all who have them.
+        let opens = may_open_ours(pid, &exe).map_err(io("its rights"))?;
+        let sends = match (&*self.whose(), self.is_attached()) {
+            (_, true) => !opens,
+            (Whose::Command(_), false) if opens => false,
+            (Whose::Command(_), false) => return Err(Error::Run(NOT_BEGUN.into())),
+            // Fewer capabilities are enough, whatever its ids.
+            (Whose::Those(_), false) => true,
+            (Whose::Anybody, false) => return Err(Error::Run(OTHER_RIGHTS.into())),
+        };
+        // What may be run and not read is not given to who runs it.
+        if sends && !proc::is_readable(pid) {
+            return Err(Error::Run("its user may not read it".into()));
         }
-        let main = self.images.of(exe, Side::Below)?;
+        let main = self.images().of(exe, Side::Below)?;
         let headers = main
             .headers
             .ok_or(Error::Damaged("its headers are not loaded"))?;
         let main_bias = auxiliary.headers.wrapping_sub(headers);
         let mut parts: Vec<(Arc<Known>, u64)> = vec![(Arc::clone(&main), main_bias)];
         if let Some(path) = &main.interpreter {
-            let inside = path.strip_prefix("/").unwrap_or(path);
-            let path = Path::new("/proc")
-                .join(pid.to_string())
-                .join("root")
-                .join(inside);
-            let loader = self
-                .images
-                .of(File::open(path).map_err(io("the loader"))?, Side::Below)?;
-            parts.push((loader, auxiliary.base));
+            let root = PathBuf::from(format!("/proc/{pid}/root"));
+            let loader = match sends {
+                false => File::open(root.join(path.strip_prefix("/").unwrap_or(path))),
+                // What the kernel has mapped, whatever lies by that name where we are.
+                true => loader_of(pid, auxiliary.base, &root),
+            };
+            let loader = loader.map_err(io("the loader"))?;
+            parts.push((self.images().of(loader, Side::Below)?, auxiliary.base));
         }
         if let Some(why) = parts.iter().find_map(|(part, _)| part.table.against()) {
             return Err(Error::Run(why.into()));
         }
         let index = self.area_take()?;
-        let begun = self.inject(&mut program, &before, &auxiliary, index, &parts);
+        let begin = Begin {
+            auxiliary: &auxiliary,
+            index,
+            parts: &parts,
+            sends,
+        };
+        let begun = self.inject(&mut program, &before, &begin);
         if let Err(error) = begun {
             self.area_free(index);
             // As it was.
             let _ = tracee::registers_set(pid, &before);
             return Err(error);
         }
-        self.area_used(Used { index, pid });
+        self.area_used(Used {
+            index,
+            pid,
+            moved: false,
+        });
         last();
         program.let_go().map_err(io("let go"))
     }
@@ -904,6 +1009,54 @@ impl Run {
         self.has_rights(pid);
     }
 
+    fn whose(&self) -> std::sync::MutexGuard<'_, Whose> {
+        self.whose.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Nobody shares the file with who is about to give up rights.
+    pub(crate) fn whose_forget(&self) {
+        *self.whose() = Whose::Anybody;
+    }
+
+    /// It is about to execute something. Anybody may be named who has the file mapped: a service to whom it was given
+    /// has not got the runtime.
+    fn whose_is(&self, tid: i32) {
+        let runtime = std::fs::metadata(self.runtime()).map(|is| is.ino());
+        let is_it =
+            |one: &maps::Mapping| one.is_code() && runtime.as_ref().ok() == Some(&one.inode);
+        let spliced = maps::of(tid).is_ok_and(|all| all.iter().any(is_it));
+        let mut whose = self.whose();
+        if let (Whose::Anybody, true, Some(rights)) = (&*whose, spliced, proc::rights(tid)) {
+            *whose = Whose::Those(rights);
+        }
+    }
+
+    /// Whether a program that was executed may share what those have who are there.
+    fn is_whose(&self, pid: i32, slot: Option<usize>) -> bool {
+        match &mut *self.whose() {
+            // Whoever has other ids may not open what is ours: `may_open_ours`. The command's first program, after
+            // its execve, is the one to be compared with.
+            Whose::Command(first) => {
+                let powers = proc::powers(pid);
+                powers.is_some_and(|is| *first.get_or_insert_with(|| is.clone()) == is)
+            }
+            Whose::Anybody => false,
+            Whose::Those(rights) => {
+                let now = proc::rights(pid).unwrap_or_default();
+                let less = || proc::gains_nothing(&now, rights) && self.is_sole(pid, slot);
+                // What it was before is gone, and with it what it could do.
+                if now != *rights && less() {
+                    rights.clone_from(&now);
+                }
+                now == *rights
+            }
+        }
+    }
+
+    pub(crate) fn is_attached(&self) -> bool {
+        self.rights.get().is_some()
+    }
+
     /// Whether it may do what the first one may that was attached to.
     pub(crate) fn has_rights(&self, pid: i32) -> bool {
         let rights = proc::rights(pid);
@@ -913,12 +1066,8 @@ impl Run {
     /// Nothing could be done: whether the kernel tells of its calls instead.
     pub fn attach_failed(&self, pid: i32, why: &Error) {
         match self.boundary(pid, Since::Now) {
-            true => (self.areas().counted).boundary(why.to_string(), proc::program(pid)),
-            false if proc::lives(pid) => {
-                self.areas()
-                    .counted
-                    .left(why.to_string(), proc::program(pid));
-            }
+            true => (self.ended()).boundary(why.to_string(), proc::program(pid)),
+            false if proc::lives(pid) => (self.ended()).left(why.to_string(), proc::program(pid)),
             false => {}
         }
     }
@@ -927,64 +1076,127 @@ impl Run {
         &self,
         program: &mut Stopped,
         before: &tracee::Registers,
-        auxiliary: &Auxiliary,
-        index: u32,
-        parts: &[(Arc<Known>, u64)],
+        told: &Begin<'_>,
     ) -> Result<(), Error> {
         let io = |what: &'static str| move |e: io::Error| Error::Run(format!("{what}: {e}"));
         // Below the arguments; nothing lies there yet.
         let begin_at = (before.rsp - 8192) & !63;
-        let mut begin = self.begin_bytes(before, auxiliary, index, parts)?;
+        let spare = || {
+            let parts = told.parts.iter();
+            parts.map(|(part, bias)| part.spare_at(*bias))
+        };
+        let sent = match told.sends {
+            true => Some(
+                self.begin_send(program, told, begin_at - 8192, spare())
+                    .map_err(io("its files"))?,
+            ),
+            false => None,
+        };
+        let mut begin = self.begin_bytes(before, told, sent.as_ref())?;
         let path_at = begin_at + begin.len() as u64;
         begin.extend(std::os::unix::ffi::OsStrExt::as_bytes(
-            self.runtime.as_os_str(),
+            self.common.runtime.as_os_str(),
         ));
         begin.push(0);
         program.write(begin_at, &begin).map_err(io("the stack"))?;
-        let spare = parts.iter().map(|(part, bias)| part.spare_at(*bias));
-        let place = spare::place(program.pid, self.map_code.len() as u64, spare)
+        let place = spare::place(program.pid, self.common.map_code.len() as u64, spare())
             .map_err(io("the runtime"))?;
-        let there = (program.lay(place, &self.map_code)).map_err(io("the runtime"))?;
+        let there = (program.lay(place, &self.common.map_code)).map_err(io("the runtime"))?;
         let with = tracee::Registers {
             rdi: libc::AT_FDCWD as u64,
             rsi: path_at,
             rdx: (libc::O_RDONLY | libc::O_CLOEXEC) as u64,
             rbx: begin_at,
-            r12: self.runtime_bytes,
+            r12: self.common.runtime_bytes,
             r13: program.pid as u64,
             rsp: begin_at - 1024,
             rip: place,
             ..*before
         };
+        // Behind the call that would open the runtime.
+        let with = match &sent {
+            Some(sent) => tracee::Registers {
+                rax: sent.files[1] as u64,
+                rip: place + state::MAP_OPENED,
+                ..with
+            },
+            None => with,
+        };
         program.divert(&with).map_err(io("registers"))?;
         // Should we end from here on, it does all this, or begins, by itself.
-        let end = place + self.map_code.len() as u64;
+        let end = place + self.common.map_code.len() as u64;
         let mapped = (program.shown(place..end)).map_err(io("the runtime"))?;
         if let error @ -4095..=-1 = mapped.r15 as i64 {
             let _ = program.lay(place, &there);
+            if let (Some(sent), Ok(by)) = (&sent, self.caller_in(program.pid, spare())) {
+                sent.close(program, &by);
+            }
             let error = io::Error::from_raw_os_error(-error as i32);
             return Err(Error::Run(format!("the runtime: {error}")));
         }
         Ok(())
     }
 
+    /// What makes calls in a process.
+    fn caller_in(
+        &self,
+        pid: i32,
+        spare: impl Iterator<Item = std::ops::Range<u64>>,
+    ) -> io::Result<Caller<'_>> {
+        let code = self.call_code();
+        let place = spare::place(pid, Caller::bytes(code), spare)?;
+        Ok(Caller { code, place })
+    }
+
+    /// What it may not open by itself: the run's file, the runtime, and images.
+    fn begin_send(
+        &self,
+        program: &mut Stopped,
+        told: &Begin<'_>,
+        memory: u64,
+        spare: impl Iterator<Item = std::ops::Range<u64>>,
+    ) -> io::Result<Sent> {
+        let pid = program.pid;
+        let by = self.caller_in(pid, spare)?;
+        let images = told.parts.iter().map(|(part, _)| File::open(&part.image));
+        let images = images.collect::<io::Result<Vec<_>>>()?;
+        let runtime = File::open(self.runtime())?;
+        let mut files = vec![self.file.as_fd(), runtime.as_fd()];
+        files.extend(images.iter().map(AsFd::as_fd));
+        // Out of its execve, which returns first.
+        program.park()?;
+        // Memory that comes as it is touched there.
+        program.write(memory, &[0])?;
+        remote::files_send(program, &by, pid, memory, &files)
+    }
+
     /// `struct splice_begin`.
     fn begin_bytes(
         &self,
         before: &tracee::Registers,
-        auxiliary: &Auxiliary,
-        index: u32,
-        parts: &[(Arc<Known>, u64)],
+        told: &Begin<'_>,
+        sent: Option<&Sent>,
     ) -> Result<Vec<u8>, Error> {
+        let (index, parts) = (told.index, told.parts);
         let mut out = Vec::new();
         out.extend([before.rip, before.rsp].map(u64::to_le_bytes).concat());
-        let by_instruction = u32::from(auxiliary.hwcap2 & 2 != 0);
+        let by_instruction = u32::from(told.auxiliary.hwcap2 & 2 != 0);
         // The last one the program itself writes.
         out.extend(
             [index, parts.len() as u32, by_instruction, 0]
                 .map(u32::to_le_bytes)
                 .concat(),
         );
+        // The run's file, images, what is to be closed, and nothing.
+        let mut numbers = [0; 6];
+        if let Some(Sent { files, pair }) = sent {
+            numbers[0] = files[0] + 1;
+            for (to, file) in numbers[1..3].iter_mut().zip(&files[2..]) {
+                *to = file + 1;
+            }
+            numbers[3..5].copy_from_slice(&pair.map(|fd| fd + 1));
+        }
+        out.extend(numbers.map(i32::to_le_bytes).concat());
         let text = |text: &[u8], room: usize| -> Result<Vec<u8>, Error> {
             let mut text = text.to_vec();
             if text.len() >= room {
@@ -1011,7 +1223,7 @@ impl Run {
 
     /// The images of a program and of its loader, as they will be mapped; none where there are none.
     pub fn images_of(&self, program: &Path) -> Vec<PathBuf> {
-        let of = |path: &Path| self.images.of(File::open(path).ok()?, Side::Below).ok();
+        let of = |path: &Path| self.images().of(File::open(path).ok()?, Side::Below).ok();
         let main = of(program);
         let loader = (main.as_ref())
             .and_then(|main| main.interpreter.as_ref())
@@ -1023,7 +1235,7 @@ impl Run {
 
     /// From which places in the program calls come is told, too; before the first of them begins.
     pub fn places_tell(&self) {
-        self.images.with_callers();
+        self.images().with_callers();
         self.word(run::PLACES).store(1, Ordering::Relaxed);
         for nr in 0..NRS {
             let value = match UNMAPS.contains(&i64::from(nr)) {
@@ -1036,7 +1248,7 @@ impl Run {
 
     /// Where a file lay of whose code there is an image.
     pub fn path_of(&self, device: u64, inode: u64) -> Option<PathBuf> {
-        let about = self.images.about(device, inode)?;
+        let about = self.images().about(device, inode)?;
         (!about.path.as_os_str().is_empty()).then(|| about.path.clone())
     }
 
@@ -1055,7 +1267,9 @@ impl Run {
     /// program goes on; None: never. Of programs that begin; others see it by [`Self::doors_tell`].
     pub fn door_set(&self, nr: u32, bucket: Option<u16>) {
         let value = bucket.map_or(state::DOOR_NONE, |bucket| bucket + state::DOOR_FIRST as u16);
-        self.door(nr).store(value, Ordering::Relaxed);
+        for run in self.files(&self.moved()) {
+            run.door(nr).store(value, Ordering::Relaxed);
+        }
     }
 
     /// Threads that are under way see what was set, too.
@@ -1063,6 +1277,11 @@ impl Run {
     /// # Errors
     /// When the run's file cannot be written.
     pub fn doors_tell(&self) -> io::Result<()> {
+        let moved = self.moved().clone();
+        self.files(&moved).try_for_each(Self::blocks_doors)
+    }
+
+    fn blocks_doors(&self) -> io::Result<()> {
         let mut doors = [0u8; 2 * NRS as usize];
         self.file.read_exact_at(&mut doors, run::DOORS)?;
         let areas = self.areas();
@@ -1080,9 +1299,9 @@ impl Run {
 
     /// Calls that take little are not all stamped; before the first program begins.
     pub fn sample(&self, rule: Sampling) {
-        self.images.with_samples();
+        self.images().with_samples();
         self.word(run::SAMPLE).store(1, Ordering::Relaxed);
-        let _ = self.sampling.set(rule);
+        let _ = self.common.sampling.set(rule);
     }
 
     /// Which ones, by what they took until now; to be done from time to time. `away_ns`: how long stamped calls of
@@ -1091,43 +1310,45 @@ impl Run {
     /// # Errors
     /// When the run's file cannot be read or written.
     pub fn samples_look(&self, away_ns: &dyn Fn(u32) -> u64) -> io::Result<()> {
-        let Some(rule) = self.sampling.get() else {
+        let Some(rule) = self.common.sampling.get() else {
             return Ok(());
         };
-        let mut areas = self.areas();
-        let areas = &mut *areas;
+        let mut next = (self.common.sampled_next.lock()).unwrap_or_else(|e| e.into_inner());
         let began = Instant::now();
-        if areas.samples.next.is_some_and(|next| began < next) {
+        if next.is_some_and(|next| began < next) {
             return Ok(());
         }
-        let ended = areas.counted.calls.iter();
-        let long = ended.map(|sums| long_ns(sums.wall_ns, |k| sums.hist[k]));
-        let mut long: Vec<u64> = long.collect();
+        let of = |sums: &Sums| long_ns(sums.wall_ns, |k| sums.hist[k]);
+        let mut long: Vec<u64> = self.ended().calls.iter().map(of).collect();
         let mut programs = Vec::new();
-        for used in &areas.used {
-            let stamped = self.stamped(used.index)?;
-            for (all, of) in long.iter_mut().zip(&stamped) {
-                more(all, of.long_ns);
+        let moved = self.moved().clone();
+        for run in self.files(&moved) {
+            for used in &run.areas().used {
+                let stamped = run.stamped(used.index)?;
+                for (all, of) in long.iter_mut().zip(&stamped) {
+                    more(all, of.long_ns);
+                }
+                programs.push((run, used.index, stamped));
             }
-            programs.push((used.index, stamped));
         }
         // Who sees it does not tell by program: it is of those with long calls.
         let away = |nr: usize| away_ns(nr as u32) as f64 / long[nr].max(1) as f64;
-        for (index, stamped) in programs {
-            let numbers = areas.samples.of.entry(index).or_default();
+        for (run, index, stamped) in programs {
+            let mut areas = run.areas();
+            let numbers = areas.samples.entry(index).or_default();
             numbers.resize(NRS as usize, Number::default());
-            let reads = self.reads_records(index)?;
+            let reads = run.reads_records(index)?;
             for (nr, (number, all)) in numbers.iter_mut().zip(stamped).enumerate() {
                 // Who is asked about single calls is asked about all of them.
-                let door = self.door(nr as u32).load(Ordering::Relaxed);
+                let door = run.door(nr as u32).load(Ordering::Relaxed);
                 match reads || door != state::DOOR_NONE {
                     true => number.stop(),
                     false => number.decide(rule, all, || away(nr)),
                 };
             }
-            self.samples_tell(index, numbers)?;
+            run.samples_tell(index, numbers)?;
         }
-        areas.samples.next = Some(Instant::now() + began.elapsed() * SCAN_COST_TIMES);
+        *next = Some(Instant::now() + began.elapsed() * SCAN_COST_TIMES);
         Ok(())
     }
 
@@ -1202,18 +1423,20 @@ impl Run {
     /// # Errors
     /// When the run's file cannot be read.
     pub fn counted(&self) -> io::Result<Counted> {
-        let areas = self.areas();
-        let mut counted = areas.counted.clone();
-        counted.copied = self.images.copied();
-        for &used in &areas.used {
-            self.add(used, &mut counted)?;
+        let mut counted = self.ended().clone();
+        counted.copied = self.images().copied();
+        let moved = self.moved().clone();
+        for run in self.files(&moved) {
+            for &used in &run.areas().used {
+                run.add(used, &mut counted)?;
+            }
         }
         Ok(counted)
     }
 
     /// Adds up an area. What was never touched is not read, and so takes no memory.
     fn add(&self, used: Used, counted: &mut Counted) -> io::Result<()> {
-        let Used { index, pid } = used;
+        let Used { index, pid, moved } = used;
         if !self.counts(pid) {
             return Ok(());
         }
@@ -1227,10 +1450,12 @@ impl Run {
             u64::from_le_bytes(bytes[at as usize..][..8].try_into().unwrap_or_default())
         };
         if word(&head, 0) == 0 {
-            counted.left(NOT_BEGUN.into(), None);
+            if !moved {
+                counted.left(NOT_BEGUN.into(), None);
+            }
             return Ok(());
         }
-        more(&mut counted.programs, 1);
+        more(&mut counted.programs, u64::from(!moved));
         more(
             &mut counted.threads_lost,
             u64::from(word(&head, area::BLOCKS_LOST)),
@@ -1245,7 +1470,7 @@ impl Run {
             long(&head, area::LEFT_INODE),
         );
         if file != (0, 0)
-            && let Some(about) = self.images.about(file.0, file.1)
+            && let Some(about) = self.images().about(file.0, file.1)
         {
             first_add(&mut counted.files, about.path.display().to_string());
         }
@@ -1254,7 +1479,7 @@ impl Run {
             if inode == 0 {
                 break;
             }
-            let about = self.images.about(device, inode);
+            let about = self.images().about(device, inode);
             // One in a hundred, of libraries that hardly anybody calls so, is no word's worth.
             if let Some(about) = about.filter(|about| about.left * 100 > about.sites) {
                 let text = format!(
@@ -1282,7 +1507,7 @@ impl Run {
         }
         // Written by the programs: it may be anything. What no thread can have done in this time would be all that is seen of
         // the others.
-        let most = (self.began.elapsed().as_nanos() as u64).saturating_mul(area::BLOCKS);
+        let most = (self.common.began.elapsed().as_nanos() as u64).saturating_mul(area::BLOCKS);
         let mut untrue = false;
         let mut rows = vec![0u8; (block::BYTES - block::ROWS) as usize];
         for at in self.blocks_used(index) {
@@ -1388,14 +1613,14 @@ impl Run {
         let root = Path::new("/proc").join(tid.to_string()).join("root");
         let mut files = HashMap::new();
         for mapping in maps::of(tid)? {
-            let Some((device, inode, kind)) = self.images.told_by(&mapping) else {
+            let Some((device, inode, kind)) = self.images().told_by(&mapping) else {
                 continue;
             };
-            let known = self.images.kept(device, inode, &root, kind);
+            let known = self.images().kept(device, inode, &root, kind);
             files.insert((device, inode), known.ok_or_else(image_gone)?);
         }
         Ok(Undo {
-            images: &self.images,
+            images: self.images(),
             tid,
             memory,
             files,
@@ -1436,22 +1661,28 @@ impl Run {
 
     /// Areas whose programs have ended are counted, and free again.
     pub fn sweep(&self) -> io::Result<()> {
+        let mut seen = self.common.seen.lock().unwrap_or_else(|e| e.into_inner());
+        seen.mapped = None;
+        seen.few = self.areas().free.len() < AREAS as usize / 4;
+        let moved = self.moved().clone();
+        (moved.iter()).try_for_each(|run| run.sweep_own(&mut seen))?;
+        drop(moved);
+        self.moved_sweep();
+        self.sweep_own(&mut seen)
+    }
+
+    fn sweep_own(&self, seen: &mut Seen) -> io::Result<()> {
         self.requests_free();
         let mut areas = self.areas();
         let used = std::mem::take(&mut areas.used);
-        areas.seen.mapped = None;
-        areas.seen.few = areas.free.len() < AREAS as usize / 4;
         for one in used {
-            if self.lives(one, &mut areas.seen).unwrap_or(true) {
+            if self.lives(one, seen).unwrap_or(true) {
                 areas.used.push(one);
                 continue;
             }
             let index = one.index;
-            areas.samples.of.remove(&index);
-            let mut counted = std::mem::take(&mut areas.counted);
-            let added = self.add(one, &mut counted);
-            areas.counted = counted;
-            added?;
+            areas.samples.remove(&index);
+            self.add(one, &mut self.ended())?;
             let start = run::BYTES + u64::from(index) * area::BYTES;
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
             // SAFETY: a file of ours.
@@ -1473,9 +1704,34 @@ impl Run {
     fn mapped_by(&self, pid: i32) -> Vec<u32> {
         let all = maps::of(pid).unwrap_or_default().into_iter();
         let ours = all.filter(|one| one.device == self.device && one.inode == self.inode);
-        let area = |at| (at / area::BYTES) as u32;
-        ours.map(|one| (one.offset.checked_sub(run::BYTES)).map_or(u32::MAX, area))
-            .collect()
+        ours.map(|one| area_at(one.offset)).collect()
+    }
+
+    /// Whether a process has anything of it mapped.
+    pub(crate) fn is_mapped_by(&self, pid: i32) -> bool {
+        !self.mapped_by(pid).is_empty()
+    }
+
+    /// Whether a thread of ours sees to a request, or has come along with who asked; but for this one.
+    pub(crate) fn serves(&self, but: Option<usize>) -> bool {
+        let mut with = self.with.iter().enumerate();
+        with.any(|(slot, with)| Some(slot) != but && with.load(Ordering::SeqCst) != 0)
+    }
+
+    /// Whether a program is there in an area.
+    pub(crate) fn has_begun(&self, index: u32) -> io::Result<bool> {
+        let mut version = [0; 4];
+        let start = run::BYTES + u64::from(index) * area::BYTES;
+        self.file.read_exact_at(&mut version, start)?;
+        Ok(version != [0; 4])
+    }
+
+    /// Nobody is there any more who could ask: our threads end.
+    pub(crate) fn end(&self) {
+        self.over.store(true, Ordering::SeqCst);
+        let bell = self.word(run::BELL);
+        bell.fetch_add(1, Ordering::SeqCst);
+        Self::futex_wake(bell);
     }
 
     /// Who of this run's asks by this number; `at`: where it says that it has the run's file mapped.
@@ -1484,7 +1740,7 @@ impl Run {
             proc::has_mapped(pid, at, self.device, self.inode) || !self.mapped_by(pid).is_empty()
         };
         let namespace = proc::pid_namespace(number);
-        if namespace.is_some() && namespace == self.pid_namespace && maps(number) {
+        if namespace.is_some() && namespace == self.common.pid_namespace && maps(number) {
             return Some(By {
                 tid: number,
                 below: false,
@@ -1500,7 +1756,7 @@ impl Run {
         for _ in 0..LOOKS_BELOW {
             let others = proc::all().filter(|pid| {
                 let namespace = proc::pid_namespace(*pid);
-                namespace.is_some() && namespace != self.pid_namespace
+                namespace.is_some() && namespace != self.common.pid_namespace
             });
             let others: Vec<i32> = others
                 .filter(|pid| !self.mapped_by(*pid).is_empty())
@@ -1522,8 +1778,8 @@ impl Run {
         None
     }
 
-    /// The areas that anybody has mapped: a look at all processes, so not often. None: not now.
-    fn mapped_by_anybody<'a>(&self, seen: &'a mut Seen) -> Option<&'a HashSet<u32>> {
+    /// What anybody has mapped: a look at all processes, so not often. None: not now.
+    fn mapped_by_anybody<'a>(&self, seen: &'a mut Seen) -> Option<&'a HashSet<(u64, u32)>> {
         let pause = match seen.few {
             true => seen.cost,
             false => (seen.cost * SCAN_COST_TIMES).max(SCAN_EVERY),
@@ -1531,7 +1787,9 @@ impl Run {
         let due = seen.began.is_none_or(|began| began.elapsed() >= pause);
         if seen.mapped.is_none() && due {
             let began = Instant::now();
-            seen.mapped = Some(proc::all().flat_map(|pid| self.mapped_by(pid)).collect());
+            let all = proc::all().flat_map(|pid| maps::of(pid).unwrap_or_default());
+            let all = all.filter(|one| one.device == self.device);
+            seen.mapped = Some(all.map(|one| (one.inode, area_at(one.offset))).collect());
             seen.began = Some(began);
             seen.cost = began.elapsed();
         }
@@ -1541,7 +1799,7 @@ impl Run {
     /// Whether a process has it mapped still. What its blocks say is the program's own word, and
     /// none of them is taken while an execve is under way: so nothing is freed for it.
     fn lives(&self, used: Used, seen: &mut Seen) -> io::Result<bool> {
-        let Used { index, pid } = used;
+        let Used { index, pid, .. } = used;
         let start = run::BYTES + u64::from(index) * area::BYTES;
         let mut head = [0u8; area::FORKS as usize + 4];
         self.file.read_exact_at(&mut head, start)?;
@@ -1554,7 +1812,8 @@ impl Run {
             return Ok(true);
         }
         let forked = head[area::FORKS as usize..] != [0; 4];
-        Ok(forked && (self.mapped_by_anybody(seen)).is_none_or(|mapped| mapped.contains(&index)))
+        let this = (self.inode, index);
+        Ok(forked && (self.mapped_by_anybody(seen)).is_none_or(|mapped| mapped.contains(&this)))
     }
 
     /// Whether a thread is there that has a block of it.
@@ -1576,6 +1835,14 @@ impl Run {
     }
 }
 
+/// The file whose code lies at an address.
+fn loader_of(pid: i32, base: u64, root: &Path) -> io::Result<File> {
+    let all = maps::of(pid)?;
+    let gone = || io::Error::from_raw_os_error(libc::ENOENT);
+    let mapped = all.iter().find(|one| one.holds(base)).ok_or_else(gone)?;
+    mapped.open(pid, root)?.ok_or_else(gone)
+}
+
 /// Whether a process that stands at its program's first instruction may open a file of ours, as the kernel judges it:
 /// it has our ids. (What it may beyond that, as another user, is not counted on.)
 fn may_open_ours(pid: i32, exe: &File) -> io::Result<bool> {
@@ -1589,10 +1856,7 @@ fn may_open_ours(pid: i32, exe: &File) -> io::Result<bool> {
         return Ok(about.uid() == user);
     }
     let status = proc::text(pid, "status")?;
-    let last = |name: &str| {
-        let line = status.lines().find_map(|line| line.strip_prefix(name))?;
-        line.split_ascii_whitespace().next_back()?.parse().ok()
-    };
+    let last = |name: &str| proc::numbers_of(&status, name).last().copied();
     Ok(last("Uid:") == Some(user) && last("Gid:") == Some(group))
 }
 
@@ -1615,6 +1879,9 @@ fn serve(weak: &Weak<Run>) {
         };
         let bell = run.word(run::BELL);
         let rung = bell.load(Ordering::SeqCst);
+        if run.over.load(Ordering::SeqCst) {
+            return;
+        }
         let mut found = false;
         for slot in 0..run::REQUESTS {
             let state = run.request(slot, 0);
@@ -1672,8 +1939,8 @@ impl Run {
         // It tries again where its execve has failed.
         if areas.refused.insert(tid) {
             match told {
-                true => areas.counted.boundary(why, None),
-                false => areas.counted.left(why, None),
+                true => self.ended().boundary(why, None),
+                false => self.ended().left(why, None),
             }
         }
     }
@@ -1691,6 +1958,7 @@ impl Run {
         };
         self.askers[slot].store(asker.map_or(0, |by| by.tid), Ordering::Relaxed);
         let mut still = None;
+        let since = clock::ticks();
         let answer = match (asked, asker) {
             (None, _) => -libc::EINVAL,
             (Some(Asked::LetGo), _) => {
@@ -1698,12 +1966,13 @@ impl Run {
                 0
             }
             (Some(Asked::Exec), None) => {
-                self.areas().counted.left(NOT_OURS.into(), None);
+                self.ended().left(NOT_OURS.into(), None);
                 -libc::EPERM
             }
             (Some(_), None) => -libc::EPERM,
             (Some(Asked::Exec), Some(by)) => match tracee::seize(by.tid) {
                 Ok(()) => {
+                    self.whose_is(by.tid);
                     let began = fd;
                     self.answer(slot, 0);
                     self.come_along(Asker::Program { slot, began, by });
@@ -1715,14 +1984,20 @@ impl Run {
                 }
             },
             (Some(Asked::Image(side)), Some(By { tid, .. })) => {
-                // What is no file does not hold up who answers: a pipe without a writer, say.
-                File::options()
-                    .read(true)
-                    .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY)
-                    .open(format!("/proc/{tid}/fd/{fd}"))
+                remote::open_by(tid, fd as i32, !is_ours(tid))
                     .map_err(error)
-                    .and_then(|file| self.images.of(file, side).map_err(|e| no_image(&e)))
+                    .and_then(|file| self.image(tid, file, side))
                     .map_or_else(|e| e, |_| 0)
+            }
+            (Some(Asked::Sent), Some(by)) => {
+                let socket = field(run::SOCKET);
+                let sent = match socket >> state::BEHIND_SHIFT {
+                    state::BEHIND_RUN => self.send(by.tid, &self.file, socket),
+                    behind => self
+                        .image_for(by.tid, fd as i32, behind)
+                        .and_then(|image| self.send(by.tid, &image, socket)),
+                };
+                sent.map_or_else(|e| e, |()| 0)
             }
             // Its other threads go on meanwhile: the kernel side looks at their calls before the first
             // of them is not told of.
@@ -1737,7 +2012,19 @@ impl Run {
                 still = (!proc::is_alone(by.tid)).then(|| Threads::stop_most(by.tid));
                 undo.code_back().map_or_else(error, |()| told)
             }),
+            (Some(Asked::Cut), Some(by)) if fd != 0 => {
+                match self.gives_up(by.tid, by.below, slot) {
+                    Rights::Alone => state::ALONE,
+                    Rights::Moves(run) => self
+                        .send(by.tid, &run.file, field(run::SOCKET))
+                        .map_or_else(|e| e, |()| state::MOVES),
+                    Rights::Ends => -libc::EAGAIN,
+                }
+            }
             (Some(Asked::Cut), Some(by)) => {
+                if let Some(pid) = proc::process(by.tid) {
+                    self.moved_forget(pid);
+                }
                 // Else it goes on in the trampolines, which serve nothing any more.
                 if proc::is_alone(by.tid) {
                     let _ = self.undo(by.tid).and_then(|undo| undo.code_back());
@@ -1745,10 +2032,55 @@ impl Run {
                 self.boundary_soon(by.tid, Since::Cut, RIGHTS)
             }
         };
+        if asker.is_some() {
+            let took = clock::ns(clock::ticks().saturating_sub(since), self.common.rate);
+            more(&mut self.ended().asked_ns, took);
+        }
+        // Whoever has that place by now, since the other one took it back, gets an answer of his own.
+        if (kind, tid, fd) == (field(run::KIND), field(run::TID) as i32, field(run::FD)) {
+            self.answer(slot, answer);
+        }
         self.with[slot].store(0, Ordering::SeqCst);
-        self.answer(slot, answer);
         // Who does not listen (in vfork, say) is waited for by nobody but this thread of ours.
         drop(still);
+    }
+
+    /// An image of a file that a thread's process has open. Else -errno.
+    fn image(&self, tid: i32, file: File, side: Side) -> Result<Arc<Known>, i32> {
+        let images = self.images();
+        // Our disk is not his.
+        if !is_ours(tid) && images.copied_bytes() > OTHERS_BYTES {
+            return Err(-libc::EDQUOT);
+        }
+        images.of(file, side).map_err(|e| no_image(&e))
+    }
+
+    /// An image of what it has open, or what lies beside it, for who may read that and not come into our folder.
+    fn image_for(&self, tid: i32, fd: i32, behind: u32) -> Result<File, i32> {
+        let error = |e: io::Error| -e.raw_os_error().unwrap_or(libc::EIO);
+        let file = remote::open_by(tid, fd, true).map_err(error)?;
+        let about = file.metadata().map_err(error)?;
+        if !proc::may_read(tid, &about) {
+            return Err(-libc::EACCES);
+        }
+        let side = match behind {
+            state::BEHIND_ABOVE => Side::Above,
+            _ => Side::Below,
+        };
+        let known = self.image(tid, file, side)?;
+        let path = match behind {
+            state::BEHIND_CALLERS => self.images().callers_of(&about),
+            _ => known.image.clone(),
+        };
+        File::open(path).map_err(error)
+    }
+
+    /// A file, through a socket that a thread's process has made. Else -errno.
+    fn send(&self, tid: i32, file: &File, socket: u32) -> Result<(), i32> {
+        let pid = proc::process(tid).ok_or(-libc::ESRCH)?;
+        let number = socket & ((1 << state::BEHIND_SHIFT) - 1);
+        let sent = remote::send_to(pid, number as i32, &[file.as_fd()]);
+        sent.map_err(|e| -e.raw_os_error().unwrap_or(libc::EIO))
     }
 
     fn ask_to_let_go(&self, slot: usize) {
@@ -1767,6 +2099,16 @@ impl Run {
             thread::sleep(std::time::Duration::from_micros(50));
         }
     }
+}
+
+/// A program that is about to begin.
+struct Begin<'a> {
+    auxiliary: &'a Auxiliary,
+    index: u32,
+    /// It and its loader, and where they lie.
+    parts: &'a [(Arc<Known>, u64)],
+    /// It gets our files.
+    sends: bool,
 }
 
 pub(crate) struct Auxiliary {

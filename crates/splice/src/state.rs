@@ -115,6 +115,7 @@ pub mod run {
     pub const BYTES: u64 = 4096;
     pub const WATCHER: u64 = 4;
     pub const BELL: u64 = 8;
+    pub const PRIVILEGED: u64 = 12;
     pub const LOOKED_AT: u64 = 16;
     pub const ONLY: u64 = 20;
     pub const RATE: u64 = 24;
@@ -132,6 +133,7 @@ pub mod run {
     pub const TID: u64 = 8;
     pub const FD: u64 = 12;
     pub const ANSWER: u64 = 16;
+    pub const SOCKET: u64 = 20;
     pub const AT: u64 = 24;
 }
 
@@ -155,6 +157,8 @@ pub mod attach {
 pub const OFF_LEFT: u32 = 3;
 /// Where in the runtime the code lies that maps it,
 pub const MAP: u64 = 64;
+/// ... behind the call that opens it.
+pub const MAP_OPENED: u64 = 7;
 pub const MAP_BYTES: u64 = 112;
 /// that which splices a process that runs,
 pub const ATTACH: u64 = 192;
@@ -162,6 +166,14 @@ pub const ATTACH: u64 = 192;
 pub const CALL: u64 = 256;
 pub const CALL_BYTES: u64 = 40;
 pub const PAGE: u64 = 4096;
+/// Answers to a thread that gives up rights: it goes on in the file that it has, or in one that was sent.
+pub const ALONE: i32 = 2;
+pub const MOVES: i32 = 3;
+/// In a request's [`run::SOCKET`]: `enum splice_behind`.
+pub const BEHIND_SHIFT: u32 = 30;
+pub const BEHIND_ABOVE: u32 = 1;
+pub const BEHIND_CALLERS: u32 = 2;
+pub const BEHIND_RUN: u32 = 3;
 /// Calls that are counted by their number; the last one stands for all beyond.
 pub const NRS: u32 = 512;
 pub const BUCKETS: u32 = 290;
@@ -173,7 +185,7 @@ pub const NO_TIME: u64 = u64::MAX;
 pub const DOOR_NONE: u16 = 0xffff;
 /// Always, and the call may have taken memory away.
 pub const DOOR_UNMAPS: u16 = 0;
-pub const VERSION: u32 = 29;
+pub const VERSION: u32 = 30;
 /// Of which a process keeps that their code is replaced.
 pub const FILES: usize = 128;
 pub const IMAGE_MAGIC: u64 = 0x4741_4d49_5842_4544;
@@ -317,6 +329,14 @@ mod tests {
             ),
             ("SPLICE_OFF_LEFT", u64::from(OFF_LEFT)),
             ("offsetof(struct splice_run, watcher)", run::WATCHER),
+            ("offsetof(struct splice_run, privileged)", run::PRIVILEGED),
+            ("SPLICE_ALONE", ALONE as u64),
+            ("SPLICE_BEHIND_SHIFT", u64::from(BEHIND_SHIFT)),
+            ("SPLICE_BEHIND_ABOVE", u64::from(BEHIND_ABOVE)),
+            ("SPLICE_BEHIND_CALLERS", u64::from(BEHIND_CALLERS)),
+            ("SPLICE_BEHIND_RUN", u64::from(BEHIND_RUN)),
+            ("offsetof(struct splice_request, socket)", run::SOCKET),
+            ("SPLICE_MOVES", MOVES as u64),
             ("offsetof(struct splice_block, area)", block::AREA),
             ("SPLICE_IMAGE_MAGIC", IMAGE_MAGIC),
             ("SPLICE_SEGMENTS", IMAGE_SEGMENTS as u64),

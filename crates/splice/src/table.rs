@@ -21,7 +21,7 @@ use crate::{Error, JUMP_BYTES, WINDOW_BYTES_MAX, gs};
 
 const MAGIC: &[u8; 8] = b"DBXSITES";
 /// Goes up with each change of what is found, or how it is written.
-const VERSION: u32 = 8;
+const VERSION: u32 = 9;
 const BUILD_ID_MAX: usize = 64;
 const UNKNOWN: u32 = u32::MAX;
 

@@ -27,6 +27,7 @@ impl Targets {
             code,
             addresses: Vec::new(),
             named: Vec::new(),
+            of_tables: Vec::new(),
         };
         for range in code.functions.iter().cloned().chain(code.gaps()) {
             found.of_instructions(range);
@@ -43,6 +44,7 @@ impl Targets {
         for (table, function) in &code.landing_tables {
             found.of_landing_pads(*table, function);
         }
+        found.of_tables_keep();
         let Found {
             mut addresses,
             mut named,
@@ -83,6 +85,7 @@ struct Found<'a, 'b> {
     code: &'a Code<'b>,
     addresses: Vec<u64>,
     named: Vec<u64>,
+    of_tables: Vec<u64>,
 }
 
 impl Found<'_, '_> {
@@ -165,8 +168,37 @@ impl Found<'_, '_> {
             if !self.code.is_executable(target) {
                 break;
             }
-            self.addresses.push(target);
+            self.of_tables.push(target);
         }
+    }
+
+    /// What is taken for a table of jumps may be other data. A jump that was compiled leads to the begin of an
+    /// instruction: of those within functions, the others are none.
+    fn of_tables_keep(&mut self) {
+        let mut targets = std::mem::take(&mut self.of_tables);
+        targets.sort_unstable();
+        targets.dedup();
+        let mut targets = &targets[..];
+        for range in &self.code.functions {
+            let (before, rest) = targets.split_at(targets.partition_point(|at| *at < range.start));
+            let (within, rest) = rest.split_at(rest.partition_point(|at| *at < range.end));
+            targets = rest;
+            self.addresses.extend(before);
+            let Some(bytes) = self.code.bytes(range).filter(|_| !within.is_empty()) else {
+                self.addresses.extend(within);
+                continue;
+            };
+            let mut decoder = Decoder::with_ip(64, bytes, range.start, DecoderOptions::NONE);
+            let mut instruction = Instruction::default();
+            let mut begins = Vec::new();
+            while decoder.can_decode() {
+                begins.push(decoder.ip());
+                decoder.decode_out(&mut instruction);
+            }
+            let is = |at: &&u64| begins.binary_search(at).is_ok();
+            self.addresses.extend(within.iter().filter(is));
+        }
+        self.addresses.extend(targets);
     }
 
     /// Of a file that is loaded where it says: each word that is an address of code. Assembly need not

@@ -355,7 +355,7 @@ impl Stopped {
 
     /// From the end of a call into a stop from which it can go on in one that it was taken out of: the
     /// kernel makes calls again only where it looks for signals. It executes nothing.
-    fn park(&mut self) -> io::Result<()> {
+    pub fn park(&mut self) -> io::Result<()> {
         interrupt(self.pid)?;
         loop {
             go_on(self.pid, 0)?;

@@ -4,7 +4,7 @@
 use crate::frame::Between;
 use crate::views::Style;
 use debox_output::{Pen, duration_text, printable};
-use debox_report::{ChainRow, Report, link_text, links_of, roots, tree, tree_lines};
+use debox_report::{ChainRow, Report, link_text, links_of, roots, row_rests, tree, tree_lines};
 use std::collections::{BTreeSet, HashMap};
 
 /// More than anybody reads: the least are left out.
@@ -18,7 +18,7 @@ fn words(report: &Report, row: &ChainRow) -> String {
         .into_iter()
         .map(|link| link_text(link, report))
         .collect();
-    texts.join("\n")
+    format!("{}\n{}", row_rests(report, row), texts.join("\n"))
 }
 
 /// The rows whose first link is a thread with one of these names, less what was there
@@ -70,8 +70,11 @@ pub fn lines(between: &Between<'_>, pid: Option<u32>, style: Style) -> Vec<Strin
         .filter(|(of, _)| Some(*of) == pid)
         .map(|(_, comm)| comm.as_str())
         .collect();
-    let rows = rows_between(between, pid.map(|_| &names));
     let report = between.now;
+    let rows = rows_between(between, pid.map(|_| &names));
+    let (rested, rows): (Vec<ChainRow>, Vec<ChainRow>) =
+        rows.into_iter().partition(|row| row_rests(report, row));
+    let rest_ns = (rested.iter()).fold(0u64, |sum, row| sum.saturating_add(row.total_ns));
     let tree = tree(report, &rows);
     let who = match pid {
         Some(pid) => format!("process {pid}"),
@@ -83,6 +86,18 @@ pub fn lines(between: &Between<'_>, pid: Option<u32>, style: Style) -> Vec<Strin
         "a second"
     };
     let mut out = vec![format!("What {who} waited for, {when}  (c: back)")];
+    let duration = |ns: u64| duration_text(between.per_second(ns, 0) as u64, style.ascii);
+    if rest_ns > 0 {
+        // A sleep that has ended counts with all its time, also with what passed before this interval.
+        let ns = if style.totals {
+            format!("{} ", duration(rest_ns))
+        } else {
+            String::new()
+        };
+        out.push(format!(
+            "  (left out: {ns}at rest, waiting for work or for an answer)"
+        ));
+    }
     if rows.is_empty() {
         let nothing = if report.chains.is_empty() {
             "  no sleep has ended yet that could be explained"
@@ -97,7 +112,7 @@ pub fn lines(between: &Between<'_>, pid: Option<u32>, style: Style) -> Vec<Strin
         ascii: style.ascii,
     };
     let line = |total_ns: u64, depth: usize, text: &str| {
-        let time = duration_text(between.per_second(total_ns, 0) as u64, style.ascii);
+        let time = duration(total_ns);
         let share = total_ns as f64 * 100.0 / tree.total_ns.max(1) as f64;
         format!(
             "{time:>9} {share:>4.0} %  {}{}",
@@ -127,4 +142,43 @@ pub fn lines(between: &Between<'_>, pid: Option<u32>, style: Style) -> Vec<Strin
         out.push(format!("  ({} more)", roots.len() - ROOTS_SHOWN));
     }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use debox_report::{ChainKind, ChainLink};
+
+    #[test]
+    fn a_rest_is_in_no_share() {
+        let sleep = |rests| ChainLink {
+            comm: "server".into(),
+            parent: Some(0),
+            rests,
+            ..ChainLink::of(ChainKind::Sleep)
+        };
+        let row = |first, seconds: u64| ChainRow {
+            first,
+            count: 1,
+            total_ns: seconds * 1_000_000_000,
+            max_ns: 0,
+        };
+        let report = Report {
+            chain_links: vec![ChainLink::of(ChainKind::Timer), sleep(true), sleep(false)],
+            chains: vec![row(1, 9), row(2, 1)],
+            ..Report::default()
+        };
+        let between = Between {
+            now: &report,
+            before: None,
+            seconds: 1.0,
+        };
+        let style = Style {
+            totals: true,
+            ascii: true,
+        };
+        let lines = lines(&between, None, style);
+        assert!(lines[1].contains("left out: 9.00 s at rest"), "{lines:#?}");
+        assert!(lines[2].contains("1.00 s  100 %  server"), "{lines:#?}");
+    }
 }

@@ -4,7 +4,7 @@
 use crate::frame::{Between, buckets_between, percentile};
 use crate::table::{Cell, Column, Row, Table};
 use debox_output::{count_text, duration_text, printable};
-use debox_report::{CulpritRole, Report, frame_text};
+use debox_report::{CulpritOf, CulpritRole, Report, culprit_groups};
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
@@ -249,14 +249,7 @@ fn blocked(report: &Report) -> BTreeMap<(String, String), Blocked> {
         sum.places += 1;
         // Rows are in order of their time: the first is the heaviest.
         if sum.places == 1 {
-            sum.place = match (&row.function, &row.file, row.line) {
-                (Some(function), Some(file), Some(line)) => format!("{function} ({file}:{line})"),
-                (Some(function), ..) => {
-                    let offset = row.offset.map_or(String::new(), |o| format!("+{o:#x}"));
-                    format!("{function}{offset}")
-                }
-                _ => String::new(),
-            };
+            sum.place = row.place();
         }
     }
     sums
@@ -567,41 +560,23 @@ fn processes(between: &Between<'_>, style: Style) -> Table {
 }
 
 fn culprits(between: &Between<'_>, style: Style) -> Table {
-    let place = |report: &Report, row: &debox_report::CulpritRow| {
-        let stack = row.stack.and_then(|stack| report.stacks.get(stack))?;
-        stack.frames.get(stack.site_frame).map(frame_text)
-    };
-    let key = |report: &Report, row: &debox_report::CulpritRow| {
-        (
-            row.role as u8,
-            row.pid,
-            row.comm.clone(),
-            row.culprit_call.clone(),
-            place(report, row),
-            row.label.clone(),
-            row.function.clone(),
-            row.call.clone(),
-        )
-    };
-    let before: HashMap<_, _> = between
-        .before
-        .into_iter()
-        .flat_map(|report| {
-            report
-                .culprits
-                .iter()
-                .map(move |row| (key(report, row), row))
-        })
+    let before = between.before.into_iter();
+    let before = before.flat_map(|report| culprit_groups(report, between.now));
+    let before: HashMap<CulpritOf, (u64, u64)> = before
+        .map(|group| (group.of, (group.count, group.total_ns)))
         .collect();
-    let rows = between.now.culprits.iter().map(|row| {
-        let old = before.get(&key(between.now, row)).copied();
-        let count = between.per_second(row.count, old.map_or(0, |o| o.count));
-        let total = between.per_second(row.total_ns, old.map_or(0, |o| o.total_ns));
-        let who = match row.pid {
-            0 => "an interrupt".into(),
-            pid => format!("{} {pid}", row.comm),
+    let groups = culprit_groups(between.now, between.now);
+    let rows = groups.into_iter().map(|group| {
+        let of = &group.of;
+        let (old_count, old_ns) = before.get(of).copied().unwrap_or_default();
+        let count = between.per_second(group.count, old_count);
+        let total = between.per_second(group.total_ns, old_ns);
+        let who = match (group.pids.first(), group.pids.len()) {
+            (None, _) => "an interrupt".into(),
+            (Some(pid), 1) => format!("{} {pid}", of.comm),
+            (_, many) => format!("{} ({many})", of.comm),
         };
-        let role = match row.role {
+        let role = match of.role {
             CulpritRole::Holder => "held it",
             CulpritRole::Reader => "read it",
             CulpritRole::Waker => "woke",
@@ -610,13 +585,13 @@ fn culprits(between: &Between<'_>, style: Style) -> Table {
             cells: vec![
                 text(&who),
                 text(role),
-                text(row.culprit_call.as_deref().unwrap_or("")),
-                text(place(between.now, row).as_deref().unwrap_or("")),
-                text(&row.label),
-                text(&call_text(row.call.as_deref(), row.abi)),
+                text(of.culprit_call.as_deref().unwrap_or("")),
+                text(&of.place),
+                text(&of.label),
+                text(&call_text(of.call.as_deref(), of.abi)),
                 style.count(count),
                 style.time(total),
-                style.time(row.max_ns as f64),
+                style.time(group.max_ns as f64),
             ],
             idle: count == 0.0 && total == 0.0,
         }
@@ -641,7 +616,45 @@ fn culprits(between: &Between<'_>, style: Style) -> Table {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use debox_report::LifeRow;
+    use debox_report::{CulpritRow, LifeRow};
+
+    #[test]
+    fn processes_of_one_command_are_one_culprit() {
+        let row = |pid, count| CulpritRow {
+            call: Some("recvmsg".into()),
+            abi: 64,
+            label: "unix-recv".into(),
+            function: None,
+            role: CulpritRole::Waker,
+            pid,
+            tid: pid,
+            comm: "helper".into(),
+            culprit_call: None,
+            stack: None,
+            count,
+            total_ns: count * 1_000_000,
+            max_ns: 1_000_000,
+        };
+        let report = |pids: std::ops::Range<u32>, count| Report {
+            culprits: pids.map(|pid| row(pid, count)).collect(),
+            ..Report::default()
+        };
+        // One has come since.
+        let (before, now) = (report(1..15, 10), report(1..16, 30));
+        let between = Between {
+            now: &now,
+            before: Some(&before),
+            seconds: 10.0,
+        };
+        let style = Style {
+            totals: false,
+            ascii: true,
+        };
+        let table = culprits(&between, style);
+        let told: Vec<&str> = table.rows[0].cells.iter().map(Cell::text).collect();
+        assert_eq!(table.rows.len(), 1);
+        assert_eq!((told[0], told[6]), ("helper (15)", "31"));
+    }
 
     /// A process is where it was last.
     #[test]

@@ -1,12 +1,14 @@
 # SPDX-License-Identifier: MIT OR Apache-2.0
-"""The agent, when the clock of the day is set
+"""The agent, when the clock of the day is set, and when the machine sleeps
 
-What is measured goes by a clock that nobody sets, and names of recordings by the one of
-the day: that one is set back and forward here, which no other machine can be asked for.
+What is measured goes by a clock that nobody sets and that stands while the machine sleeps,
+and names of recordings by the one of the day: that one is set back and forward here, and the
+machine put to sleep, which no other one can be asked for.
 """
 
 import http.client
 import pathlib
+import shutil
 import socket
 
 from guest import *  # noqa: F403
@@ -54,8 +56,10 @@ def recordings():
     return {path.name for path in FLIGHT.glob("*.debox") if not path.name.endswith(".part.debox")}
 
 
-@check("clock-steps")
-def _():
+def goes_on(steps):
+    """Of each step, a (name, what it does): what is counted stays right, and no recording is lost. The recordings' names."""
+    # Of another check that set the clock ahead they would be the newest.
+    shutil.rmtree(FLIGHT, ignore_errors=True)
     with Broker() as broker, open("/run/agent.log", "w+") as said:
         config = pathlib.Path("/run/agent.toml")
         config.write_text(CONFIG)
@@ -67,17 +71,17 @@ def _():
                 time.sleep(0.1)
             expect(agent.poll() is None, "the agent ended:", pathlib.Path("/run/agent.log").read_text())
             was = figures()
-            for step_s in STEPS_S:
+            for step, does in steps:
                 before = recordings()
-                time.clock_settime(time.CLOCK_REALTIME, time.time() + step_s)
+                does()
                 time.sleep(5)
                 new = figures()
                 for name, value in was[2].items():
                     expect(not name.split("{")[0].endswith("_total") or new[2].get(name, -1) >= value, name, "went back:", value, new[2].get(name))
                 lived = life(new[2]) - life(was[2])
                 # They may be a second old, and a thread's parts follow when it runs next.
-                expect(new[0] - was[1] - 2.5 <= lived <= new[1] - was[0] + 2.5, "a step of", step_s, "s:", lived, "s of a thread's life in", new[0] - was[1])
-                expect(before <= recordings(), "a step of", step_s, "s took", before - recordings())
+                expect(new[0] - was[1] - 2.5 <= lived <= new[1] - was[0] + 2.5, step, ":", lived, "s of a thread's life in", new[0] - was[1])
+                expect(before <= recordings(), step, "took", before - recordings())
                 was = new
             execute([f"{HERE}/debox", "snapshot", "--directory", str(FLIGHT)])
         finally:
@@ -90,12 +94,38 @@ def _():
         text = said.read()
         expect("lost" not in text and "cannot" not in text, "the agent said:", text)
         all_recordings = recordings()
-        expect(len(all_recordings) >= 2 * len(STEPS_S), "recordings:", all_recordings)
+        expect(len(all_recordings) >= 2 * len(steps), "recordings:", all_recordings)
         for name in all_recordings:
             done = execute([f"{HERE}/debox", "report", "--json", str(FLIGHT / name)])
             wall_s = json.loads(done.stdout)["run"]["wall_ns"] / 1e9
             expect(0 < wall_s < 120, name, "is of", wall_s, "s")
+    return all_recordings
+
+
+@check("clock-steps")
+def _():
+    def step(seconds):
+        return lambda: time.clock_settime(time.CLOCK_REALTIME, time.time() + seconds)
+
+    all_recordings = goes_on([(f"a step of {step_s} s", step(step_s)) for step_s in STEPS_S])
     note(f"{len(all_recordings)} recordings over {len(STEPS_S)} steps")
+
+
+def slept_s():
+    """How long the machine was suspended since it began."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - time.clock_gettime(time.CLOCK_MONOTONIC)
+
+
+@check("suspended")
+def _():
+    def suspend():
+        before_s = slept_s()
+        pathlib.Path("/sys/class/rtc/rtc0/wakealarm").write_text("+5")
+        pathlib.Path("/sys/power/state").write_text("mem")
+        expect(slept_s() - before_s >= 2, "the machine did not sleep:", slept_s() - before_s)
+
+    all_recordings = goes_on([("the first time asleep", suspend), ("the second", suspend)])
+    note(f"{len(all_recordings)} recordings, {slept_s():.1f} s asleep")
 
 
 @check("sleep-meets-a-condition", smoke=True)

@@ -452,14 +452,17 @@ for name, smoke in (
     check(name, "on_cpu", name, feature=ON_CPU, smoke=smoke)(rust_test)
 
 # Which calls are slow enough to be kept differs on an emulated machine; and no guest
-# has Python's sockets.
+# has Python.
 RUST["objects"] = [
     "descriptors_are_named_as_they_were_not_as_they_are",
     "peers_of_other_users_are_withheld",
+    "files_of_others_are_not_told_by_their_pages",
 ]
 for name, smoke in (
     ("every_kind_of_object_is_told", True),
     ("a_path_leads_over_mount_points", False),
+    ("a_page_is_of_the_file_that_is_mapped", True),
+    ("by_sleeps_files_are_told_as_well", False),
     ("a_descriptor_that_may_be_another_one_is_not_told", False),
     ("device_and_inode_are_those_of_the_file", False),
     ("hostile_names_are_told_and_do_no_harm", False),

@@ -16,8 +16,9 @@ use debox_broker::{Access, Broker, Config, Control, Listener, SiteResolver};
 use debox_client::packet;
 use debox_labels::{LabelTable, Rules};
 use debox_probe::{
-    Account, AccountOptions, Bound, Boundary, Counters, Details, Error, Join, Kernel, NewStack,
-    Refused, Segment, SegmentOptions, Trace, TraceOptions, TraceTarget, WatchedTest, Watcher, Whom,
+    Account, AccountOptions, Bound, Boundary, Costs, Counters, Details, Error, Join, Kernel,
+    NewStack, Refused, RunTime, Segment, SegmentOptions, Trace, TraceOptions, TraceTarget,
+    WatchedTest, Watcher, Whom,
 };
 use debox_symbol::Site;
 use rustix::event::{EventfdFlags, eventfd};
@@ -31,6 +32,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 pub const FEATURES: u64 = 0b1010;
+/// The mark of the descriptor that stands for the kernel's statistics.
+pub const STATISTICS: u64 = 0x57a7;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct FakeSegment {
@@ -78,6 +81,10 @@ pub struct State {
     pub kept: Vec<u32>,
     /// Processes that are watched, as far as the broker can see.
     pub watched: Vec<u32>,
+    /// Of its maps; None: it cannot say.
+    pub tables_bytes: Option<u64>,
+    /// Why it has no statistics.
+    pub no_statistics: Option<String>,
     next: u32,
 }
 
@@ -443,6 +450,21 @@ impl Kernel for FakeKernel {
             storage_failures: 55,
             slots_exhausted: 66,
             switches_hidden: 77,
+        }
+    }
+
+    fn costs(&self, run_time: bool) -> Costs {
+        let state = self.state();
+        let taken = || match &state.no_statistics {
+            Some(why) => Err(why.clone()),
+            None => Ok(RunTime {
+                ns: 1_500,
+                statistics: Some(map(STATISTICS, 4096, false)),
+            }),
+        };
+        Costs {
+            tables_bytes: state.tables_bytes,
+            run_time: run_time.then(taken),
         }
     }
 }

@@ -735,7 +735,7 @@ impl Actor {
                 NoteKind::Other,
                 kernel.events_dropped,
                 format!(
-                    "{} events found no room on their way from the kernel: nothing was done about these calls. \
+                    "{} events found no room on their way from the kernel: nothing was done about these. \
                      A narrower --on helps",
                     count_text(kernel.events_dropped)
                 ),

@@ -14,8 +14,10 @@ mod watched;
 pub mod wrap;
 
 pub use crate::open_call::OpenCalls;
+pub use debox_broker::{own_bytes, own_time};
+pub use debox_client::Costs;
 pub use open::{Bound, Opened};
-pub use target::{Process, Target, family_of, is_readable};
+pub use target::{Process, Target, is_readable};
 pub use want::Want;
 
 use crate::acting::{self, Actor};
@@ -108,6 +110,11 @@ impl Base {
     /// Whether the broker is this process's own.
     pub fn is_own(&self) -> bool {
         matches!(*self.source, Source::Private(_))
+    }
+
+    /// What the broker takes, and with `run_time` its programs in the kernel; over a connection of its own.
+    pub fn costs(&self, run_time: bool) -> Result<Costs, Error> {
+        Ok(self.source.connect()?.impatient().costs(run_time)?)
     }
 
     /// Waits for a signal, something to read, or until then.
@@ -345,8 +352,9 @@ impl Capture {
         let extra = Extra {
             slow: &slow,
             conditions: &self.conditions,
-            // Whoever keeps slow calls has others to look after meanwhile.
-            symbols: watched.slow().is_none(),
+            // Whoever keeps slow calls has others to look after meanwhile. With sleeps nobody walks stacks.
+            symbols: watched.slow().is_none()
+                || self.facts.capture == debox_report::Capture::Sleeps,
             titles: Some(&self.titles),
             ..Extra::new(self.start_ns)
         };

@@ -146,28 +146,8 @@ impl Process {
 
     /// The process and its children, and theirs.
     pub fn family(&self) -> Vec<u32> {
-        family_of(self.pid as u32)
+        debox_broker::family_of(self.pid as u32)
     }
-}
-
-/// A process, what it started, and what that started.
-pub fn family_of(pid: u32) -> Vec<u32> {
-    let mut found = vec![pid];
-    let mut next = 0;
-    while next < found.len() && found.len() < PROCESSES_MAX {
-        let tasks = std::fs::read_dir(format!("/proc/{}/task", found[next]));
-        next += 1;
-        for task in tasks.into_iter().flatten().flatten() {
-            let children = std::fs::read_to_string(task.path().join("children"));
-            let children = children.unwrap_or_default();
-            found.extend(
-                children
-                    .split_ascii_whitespace()
-                    .filter_map(|c| c.parse::<u32>().ok()),
-            );
-        }
-    }
-    found
 }
 
 /// Whether there is something to read, and whether the other end is gone.

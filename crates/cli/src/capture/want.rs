@@ -12,14 +12,17 @@ use crate::error::Error;
 use crate::output::Output;
 use crate::trace::TraceArgs;
 use debox_abi::{
-    DEBOX_DETAIL_CALL_SITES, DEBOX_DETAIL_EVENT_STACKS, DEBOX_DETAIL_EVENTS, DEBOX_DETAIL_STACKS,
-    DEBOX_DETAIL_THREADS, DEBOX_REQ_AUDIT, DEBOX_REQ_BOUNDARY, DEBOX_REQ_DETAILS, DEBOX_REQ_IRQ,
-    DEBOX_REQ_SPLICE, DEBOX_REQ_USER_STACKS,
+    DEBOX_DETAIL_CALL_SITES, DEBOX_DETAIL_EVENT_STACKS, DEBOX_DETAIL_EVENTS, DEBOX_DETAIL_SLEEPS,
+    DEBOX_DETAIL_STACKS, DEBOX_DETAIL_THREADS, DEBOX_REQ_AUDIT, DEBOX_REQ_BOUNDARY,
+    DEBOX_REQ_DETAILS, DEBOX_REQ_IRQ, DEBOX_REQ_SPLICE, DEBOX_REQ_USER_STACKS,
 };
 use debox_output::printable_bytes;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
+
+/// The slowest single sleeps.
+const SLOW_SLEEPS: u32 = DEBOX_DETAIL_EVENTS | DEBOX_DETAIL_SLEEPS;
 
 /// What names a recording among the files that -o can write.
 const EXTENSION: &str = "debox";
@@ -41,7 +44,7 @@ pub struct Want {
     /// DEBOX_DETAIL_*, to switch on before the first process joins.
     pub details: u32,
     pub recording: Option<PathBuf>,
-    /// Single slow calls are kept, so that a report of any moment has them.
+    /// Single slow calls, or sleeps, are kept, so that a report of any moment has them.
     pub keeps_slow: bool,
     pub plan: Option<Plan>,
     pub trace: TraceArgs,
@@ -146,7 +149,9 @@ impl Want {
             },
             hz: if way == Way::Wrap { 0 } else { args.hz },
             details: match way {
-                Way::Wrap | Way::Sleeps => 0,
+                Way::Wrap => 0,
+                Way::Sleeps if recording.is_some() => SLOW_SLEEPS,
+                Way::Sleeps => 0,
                 Way::Boundary | Way::Splice => details,
             },
             recording,
@@ -158,12 +163,15 @@ impl Want {
         })
     }
 
-    /// The slowest single calls, where calls are counted at the kernel's boundary.
+    /// The slowest single calls, where calls are counted at the kernel's boundary; by sleeps the slowest of these.
     pub fn slow_keep(&mut self) {
-        if self.way == Way::Boundary {
-            self.keeps_slow = true;
-            self.details |= DEBOX_DETAIL_EVENTS;
-        }
+        let details = match self.way {
+            Way::Boundary => DEBOX_DETAIL_EVENTS,
+            Way::Sleeps => SLOW_SLEEPS,
+            Way::Wrap | Way::Splice => return,
+        };
+        self.keeps_slow = true;
+        self.details |= details;
     }
 
     /// Nothing can be spliced, and nobody said that it has to be.

@@ -13,7 +13,7 @@ use debox_abi::{DEBOX_EVENT_CALL, Pod, debox_event_call, debox_row};
 use debox_client::{AccountView, Looks};
 use debox_output::{bytes_text, duration_text, shell_word};
 use debox_record::{Account, Observer, Options, Slowest, Start, Writer, start_here};
-use debox_report::{Note, NoteKind, Report, RunFacts};
+use debox_report::{Capture, Note, NoteKind, Report, RunFacts};
 use std::os::fd::BorrowedFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -76,7 +76,7 @@ impl Watched {
         }
     }
 
-    /// The slowest single calls are kept, from when events are first taken out.
+    /// The slowest single calls, or sleeps, are kept, from when events are first taken out.
     pub fn slow_keep(&mut self) {
         self.slow = Some(Box::default());
     }
@@ -146,6 +146,10 @@ impl Account for Watched {
         let details = self.view.details.as_ref()?;
         let actor = self.actor.as_ref()?;
         Some((details.events.fd(), pause(actor, age)))
+    }
+
+    fn tells_sleeps(&self) -> bool {
+        self.facts.capture == Capture::Sleeps
     }
 
     fn threshold_set(&mut self, key: u32, wall_ns: u64) {

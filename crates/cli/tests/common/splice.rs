@@ -79,6 +79,12 @@ impl Place {
         path.to_str().unwrap().to_owned()
     }
 
+    /// Other users may come in.
+    pub fn open_to_others(&self) {
+        let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(self.0.path(), open).unwrap();
+    }
+
     pub fn program(&self, name: &str, text: &str) -> String {
         let source = self.file("source.c", text);
         self.program_of(name, Path::new(&source))

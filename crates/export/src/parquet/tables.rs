@@ -14,7 +14,7 @@ pub(super) const TABLES: [fn(&Report) -> Table; 17] = [
 
 fn frame_text(frame: &Frame) -> String {
     match (&frame.file, frame.line) {
-        (Some(file), Some(line)) => format!("{} [{file}:{line}]", frame_name(frame)),
+        (Some(file), Some(line)) => format!("{} ({file}:{line})", frame_name(frame)),
         _ => frame_name(frame),
     }
 }
@@ -279,6 +279,7 @@ fn slow_calls(r: &Report) -> Table {
         .text("comm", s, |(_, s)| s.comm.clone())
         .text("call", s, |(_, s)| s.call.clone())
         .number("abi", s, |(_, s)| u64::from(s.abi))
+        .number("one_sleep", s, |(_, s)| u64::from(s.one_sleep))
         .signed("retval", s, |(_, s)| s.retval)
         .maybe_text("error", s, |(_, s)| error_name(s.retval));
     for i in 0..6 {

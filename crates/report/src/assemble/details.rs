@@ -7,7 +7,7 @@ use crate::family::Families;
 use crate::model::*;
 use debox_abi::*;
 use debox_output::error_name;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// Where a frame of a program is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -135,6 +135,8 @@ struct Tables<'a> {
     chain_links: Vec<ChainLink>,
     chain_known: HashMap<ChainLink, usize>,
     families: Families,
+    /// Where threads of a name rest: call, name and place; None: not asked for yet.
+    rest_places: Option<HashSet<(i32, [u8; DEBOX_COMM_LEN], u32)>>,
 }
 
 /// The index of an entry, which is added unless it is there.
@@ -374,14 +376,17 @@ impl<'a> Tables<'a> {
     }
 
     /// Whether the thread's name has been found to rest where a link's sleep was.
-    fn rests_there(&self, link: &debox_chain) -> bool {
-        let place = self.place(link.site);
-        self.facts.chain_links.iter().any(|other| {
-            other.kind == DEBOX_CHAIN_SLEEP
-                && other.flags & DEBOX_CHAIN_REST != 0
-                && (other.nr, other.comm) == (link.nr, link.comm)
-                && self.place(other.site) == place
-        })
+    fn rests_there(&mut self, link: &debox_chain) -> bool {
+        let at = |link: &debox_chain| (link.nr, link.comm, self.place(link.site));
+        let here = at(link);
+        // Thousands of threads may be in a sleep that is their first.
+        if self.rest_places.is_none() {
+            let rests = self.facts.chain_links.iter().filter(|other| {
+                other.kind == DEBOX_CHAIN_SLEEP && other.flags & DEBOX_CHAIN_REST != 0
+            });
+            self.rest_places = Some(rests.map(at).collect());
+        }
+        (self.rest_places.as_ref()).is_some_and(|places| places.contains(&here))
     }
 
     fn chain_link_told(&mut self, number: u32, parent: Option<usize>) -> ChainLink {
@@ -410,6 +415,9 @@ impl<'a> Tables<'a> {
             _ => ChainKind::Other,
         };
         let class = link.flags & DEBOX_CHAIN_CLASS != 0;
+        let rests = kind == ChainKind::Sleep
+            && (link.flags & DEBOX_CHAIN_REST != 0
+                || link.flags & DEBOX_CHAIN_FIRST != 0 && self.rests_there(link));
         let called = matches!(
             kind,
             ChainKind::Sleep | ChainKind::RanCall | ChainKind::Earlier | ChainKind::Woken
@@ -432,9 +440,7 @@ impl<'a> Tables<'a> {
             stack: (link.serial == self.facts.details.serial as u32)
                 .then(|| self.stack(link.user_stack))
                 .flatten(),
-            rests: kind == ChainKind::Sleep
-                && (link.flags & DEBOX_CHAIN_REST != 0
-                    || link.flags & DEBOX_CHAIN_FIRST != 0 && self.rests_there(link)),
+            rests,
             by_own: kind == ChainKind::Sleep && link.flags & DEBOX_CHAIN_OWN != 0,
             in_loop: kind == ChainKind::Sleep && link.flags & DEBOX_CHAIN_LOOP != 0,
             means: None,
@@ -720,6 +726,7 @@ impl<'a> Tables<'a> {
         let object = Object::of(&call.object);
         let sleeps = (call.sleep_count as usize).min(DEBOX_EVENT_SLEEPS_MAX);
         SlowCall {
+            one_sleep: call.flags & DEBOX_EVENT_SLEEP != 0,
             start_ns: self.since_start(call.start_ns),
             pid: call.pid,
             tid: call.tid,
@@ -857,7 +864,7 @@ fn notes_of(details: &debox_details, objects: Option<&debox_objects>, notes: &mu
         None,
         format!(
             "{} missing among the slowest: the ring of events was full",
-            n(d.events_dropped, "call is", "calls are")
+            n(d.events_dropped, "call or sleep is", "calls or sleeps are")
         ),
     );
 }
@@ -902,6 +909,7 @@ pub(super) fn tell(
             comms.iter().map(|name| name.as_ref()),
             lives.iter().map(|row| row.comm.as_str()),
         ),
+        rest_places: None,
     };
     notes_of(facts.details, facts.objects, notes);
     if let Some(lives) = facts.lives {

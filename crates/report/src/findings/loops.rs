@@ -7,6 +7,7 @@
 
 use super::{Times, listed, meaning, percent, plural, share, sums, time};
 use crate::chains::{limit_text, link_text, links_of};
+use crate::findings::caller_text;
 use crate::model::*;
 use debox_output::printable;
 use std::collections::BTreeMap;
@@ -64,7 +65,7 @@ fn called_from(report: &Report, call: Option<&str>, label: &str) -> Vec<(String,
         let stack = report.stacks.get(path.stack?)?;
         let frame = stack.frames.get(stack.site_frame)?;
         (path.call.as_deref() == call && site.label == label)
-            .then(|| (super::frame_text(frame), path.total_ns))
+            .then(|| (caller_text(frame), path.total_ns))
     });
     let rows: Vec<(String, u64)> = rows.collect();
     sums(rows, |row| row.0.clone(), |row| (row.1, 0))

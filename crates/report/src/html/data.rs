@@ -76,9 +76,12 @@ impl<'r> Stacks<'r> {
         if frame.inlined {
             text += " (inlined)";
         }
-        let file = frame.file.as_ref().map(|file| match frame.line {
+        // Without its folder, as in tables.
+        let file = frame.file.as_deref();
+        let file = file.map(|file| file.rsplit('/').next().unwrap_or(file));
+        let file = file.map(|file| match frame.line {
             Some(line) => format!("{file}:{line}"),
-            None => file.clone(),
+            None => file.to_owned(),
         });
         // A name made of the module tells it already.
         let module = module.filter(|_| frame.function.is_some());
@@ -175,7 +178,10 @@ fn slow_call(call: &SlowCall, stacks: &mut Stacks) -> Value {
         [call.major_faults, call.minor_faults],
         call.path,
         told.join(", "),
-        result_text(call.retval),
+        match call.one_sleep {
+            true => String::new(),
+            false => result_text(call.retval),
+        },
         stacks.stack(call.stack),
         call.conditions,
         sleeps,
@@ -380,7 +386,8 @@ pub fn data(report: &Report, slow: &[usize]) -> Value {
         "blocking": blocking,
         "links": links,
         "chains": chains.iter().map(|c| json!([
-            link_at.get(&c.first), c.total_ns, c.count
+            link_at.get(&c.first), c.total_ns, c.count,
+            u8::from(chains::row_rests(report, c))
         ])).collect::<Value>(),
         "chains_left": chains_left,
         "slow": slow,

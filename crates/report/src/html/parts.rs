@@ -3,11 +3,14 @@
 
 use super::table::{Cell, Column, Table, Width, drawing, head, narrow_style, number, words};
 use super::time;
+use crate::assemble::frame_text;
 use crate::chains;
-use crate::findings::{frame_text, idle_rows, nothing_found, waits_for};
+use crate::culprits::culprit_groups;
+use crate::findings::{idle_rows, nothing_found, waits_for};
+use crate::idle::{Split, Splits};
 use crate::model::*;
 use crate::open::open_groups;
-use debox_output::{count_text, escape, result_text};
+use debox_output::{count_text, escape, printable, result_text};
 
 /// Columns and rows of the label × call matrix; the others are summed.
 const MATRIX_CALLS: usize = 12;
@@ -70,14 +73,14 @@ pub fn subject(run: &Run) -> String {
 pub fn header(report: &Report, subject: &str) -> String {
     let run = &report.run;
     let t = &report.totals;
-    let mut facts = vec![
-        format!("{} of run time", time(run.wall_ns)),
-        format!(
+    let mut facts = vec![format!("{} of run time", time(run.wall_ns))];
+    if report.measured.calls {
+        facts.push(format!(
             "{} took {}",
             plural(t.calls, "call", "calls"),
             time(t.wall_ns)
-        ),
-    ];
+        ));
+    }
     if t.errors > 0 {
         facts.push(plural(t.errors, "error", "errors"));
     }
@@ -642,33 +645,29 @@ pub fn calls(report: &Report) -> String {
     )
 }
 
-fn place(
-    function: Option<&str>,
-    offset: Option<u32>,
-    file: Option<&str>,
-    line: Option<u32>,
-) -> String {
-    let Some(function) = function else {
-        return String::new();
-    };
-    match (file, line) {
-        (Some(file), Some(line)) => format!("{function} [{file}:{line}]"),
-        (Some(file), None) => format!("{function} [{file}]"),
-        _ => match offset {
-            Some(offset) if offset > 0 => format!("{function}+{offset:#x}"),
-            _ => function.to_owned(),
-        },
-    }
-}
-
 /// Who slept there, and how long.
 fn whose(row: &BlockingRow) -> String {
     let told = row.names_told().into_iter();
-    let texts = told.map(|(name, _, ns)| format!("{name} {}", time(ns)));
+    let texts = told.map(|line| format!("{} {}", line.text, time(line.total_ns)));
     texts.collect::<Vec<_>>().join(", ")
 }
 
-pub fn places(report: &Report) -> String {
+/// The share of all that is a loss. What is idle stands below it, and keeps the column.
+fn share_cell(split: Split, all: Split) -> Cell {
+    if split.lost_ns == 0 && (split.idle_ns > 0 || split.tool_ns > 0) {
+        return Cell::Value(-1.0, split.share_text(all));
+    }
+    let share = part(split.lost_ns, all.lost_ns);
+    Cell::Value(share, format!("{share:.1} %"))
+}
+
+/// How long was idle.
+fn aside(all: Split) -> String {
+    let text = all.aside_text(false);
+    text.map_or(String::new(), |text| format!("<p>{}.</p>\n", escape(&text)))
+}
+
+pub fn places(report: &Report, splits: &Splits) -> String {
     if report.blocking.is_empty() {
         return String::new();
     }
@@ -678,7 +677,8 @@ pub fn places(report: &Report) -> String {
         words("Call", ""),
         number("Count", "Sleeps"),
         number("Total", "Blocked time"),
-        number("Share", "Of all blocked time"),
+        number("Idle", "Of that: waiting for something to do"),
+        number("Share", "Of the blocked time that is a loss"),
         number("Mean", ""),
         number("Max", ""),
         number(
@@ -692,15 +692,15 @@ pub fn places(report: &Report) -> String {
         words("Place", "Where in the kernel"),
         words("Waiting for", ""),
     ];
-    Table {
+    let table = Table {
         id: "t-places",
         caption: "Places in the kernel where calls blocked".into(),
         columns,
         rows: report
             .blocking
             .iter()
-            .map(|b| {
-                let place = place(b.function.as_deref(), b.offset, b.file.as_deref(), b.line);
+            .zip(&splits.rows)
+            .map(|(b, split)| {
                 (
                     String::new(),
                     vec![
@@ -708,7 +708,8 @@ pub fn places(report: &Report) -> String {
                         Cell::text(&call_name(b.call.as_deref(), b.abi)),
                         Cell::Count(Some(b.count)),
                         Cell::Time(Some(b.total_ns)),
-                        Cell::Value(b.share, format!("{:.1} %", b.share * 100.0)),
+                        Cell::Time(Some(split.all.idle_ns)),
+                        share_cell(split.all, splits.all),
                         Cell::Time(Some(b.mean_ns)),
                         Cell::Time(Some(b.max_ns)),
                         Cell::Value(
@@ -723,7 +724,7 @@ pub fn places(report: &Report) -> String {
                             true => whose(b),
                             false => String::new(),
                         }),
-                        Cell::Text(place),
+                        Cell::Text(b.place()),
                         Cell::text(waits_for(report, &b.label).unwrap_or("")),
                     ],
                 )
@@ -731,28 +732,24 @@ pub fn places(report: &Report) -> String {
             .collect(),
         page: 25,
         sorted: Some(3),
-    }
-    .html()
+    };
+    aside(splits.all) + &table.html()
 }
 
-pub fn objects(report: &Report) -> String {
-    let all = report
-        .by_object
-        .iter()
-        .fold(0u64, |sum, row| sum.saturating_add(row.total_ns));
+pub fn objects(report: &Report, splits: &Splits) -> String {
+    let all = splits.of_objects(report);
     let rows: Vec<_> = report
         .by_object
         .iter()
         .filter_map(|row| Some((row, report.objects.get(row.object?)?)))
         .map(|(row, object)| {
-            let share = part(row.total_ns, all);
             (
                 String::new(),
                 vec![
                     Cell::text(&object.text),
                     Cell::text(&call_name(row.call.as_deref(), row.abi)),
                     Cell::Time(Some(row.total_ns)),
-                    Cell::Value(share, format!("{share:.1} %")),
+                    share_cell(splits.of_object(row), all),
                     Cell::Count(Some(row.count)),
                     Cell::Time(Some(row.max_ns)),
                     Cell::text(object.device.as_deref().unwrap_or("")),
@@ -764,7 +761,7 @@ pub fn objects(report: &Report) -> String {
     if rows.is_empty() {
         return String::new();
     }
-    Table {
+    let table = Table {
         id: "t-objects",
         caption: "Blocked time by what the calls worked on".into(),
         columns: vec![
@@ -774,7 +771,7 @@ pub fn objects(report: &Report) -> String {
             ),
             head("Call", ""),
             number("Total", "Blocked"),
-            number("Share", "Of all blocked time"),
+            number("Share", "Of the blocked time that is a loss"),
             number("Sleeps", ""),
             number("Longest", ""),
             words("Device", "Of the file system"),
@@ -783,19 +780,28 @@ pub fn objects(report: &Report) -> String {
         rows,
         page: 15,
         sorted: Some(2),
-    }
-    .html()
+    };
+    aside(all) + &table.html()
 }
 
 pub fn chains(report: &Report) -> String {
-    let roots = chains::roots(report, &report.chains);
-    let all: u64 = report
-        .chains
-        .iter()
-        .fold(0, |sum, row| sum.saturating_add(row.total_ns));
-    if all == 0 {
+    let sum = |rows: &[ChainRow]| {
+        let all = rows.iter();
+        all.fold(0u64, |sum, row| sum.saturating_add(row.total_ns))
+    };
+    if sum(&report.chains) == 0 {
         return String::new();
     }
+    let (waits, rests) = chains::waits(report);
+    let roots = chains::roots(report, &waits);
+    let (all, rest_ns) = (sum(&waits), sum(&rests));
+    let rested = match rest_ns {
+        0 => String::new(),
+        ns => format!(
+            "<p>Left out of the table: {} where threads come back to, for work or for an answer.</p>\n",
+            time(ns)
+        ),
+    };
     let rows = roots
         .iter()
         .map(|root| {
@@ -825,7 +831,7 @@ pub fn chains(report: &Report) -> String {
         columns: vec![
             words("Root", "What stands at the end of the chains"),
             number("Total", "Blocked time that ends here"),
-            number("Share", "Of all blocked time"),
+            number("Share", "Of the blocked time that is told here"),
             number("Parts", "Parts of sleeps that end here"),
             number("Ways", "Different chains that end here"),
             words("", ""),
@@ -835,16 +841,13 @@ pub fn chains(report: &Report) -> String {
         sorted: Some(1),
     };
     format!(
-        "<p>Each sleep, what it waited for, what that waited for, and so on to the end. The wider, the longer.</p>\n<noscript><p>The flame graph is drawn by JavaScript.</p></noscript>\n<div id=\"chains-view\"></div>\n{}",
-        table.html()
+        "<p>Each sleep, what it waited for, what that waited for, and so on to the end. The wider, the longer.</p>\n<noscript><p>The flame graph is drawn by JavaScript.</p></noscript>\n<div id=\"chains-view\"></div>\n{rested}{}",
+        if roots.is_empty() {
+            String::new()
+        } else {
+            table.html()
+        }
     )
-}
-
-fn culprit_place(report: &Report, culprit: &CulpritRow) -> String {
-    let stack = culprit.stack.and_then(|stack| report.stacks.get(stack));
-    stack
-        .and_then(|stack| stack.frames.get(stack.site_frame))
-        .map_or(String::new(), frame_text)
 }
 
 pub fn culprits(report: &Report) -> String {
@@ -856,7 +859,7 @@ pub fn culprits(report: &Report) -> String {
         caption: "Who held what was waited for, or ended the wait".into(),
         columns: vec![
             head("Who", ""),
-            number("Process", "Its number"),
+            number("Process", "Its number, or how many there are of that name"),
             words("In", "The system call that it was in, when known"),
             words(
                 "Place",
@@ -869,38 +872,39 @@ pub fn culprits(report: &Report) -> String {
             number("Total", "How long these waits were"),
             number("Longest", ""),
         ],
-        rows: report
-            .culprits
+        rows: culprit_groups(report, report)
             .iter()
-            .map(|c| {
-                let who = match (c.pid, c.comm.as_str()) {
-                    (0, _) => "(interrupt: a device or a timer)",
+            .map(|group| {
+                let of = &group.of;
+                let who = match (of.interrupt, of.comm.as_str()) {
+                    (true, _) => "(interrupt: a device or a timer)",
                     (_, "") => "(name withheld)",
                     (_, comm) => comm,
                 };
-                let role = match c.role {
+                let role = match of.role {
                     CulpritRole::Holder => "held the lock",
                     CulpritRole::Reader => "held it for reading",
                     CulpritRole::Waker => "ended the wait",
                 };
-                let pid = if c.pid == 0 {
-                    Cell::Value(0.0, String::new())
-                } else {
-                    Cell::Value(f64::from(c.pid), c.pid.to_string())
+                let processes = group.pids.len();
+                let process = match (group.pids.first(), processes) {
+                    (None, _) => String::new(),
+                    (Some(pid), 1) => pid.to_string(),
+                    (_, many) => format!("{many} processes"),
                 };
                 (
                     String::new(),
                     vec![
                         Cell::text(who),
-                        pid,
-                        Cell::text(c.culprit_call.as_deref().unwrap_or("")),
-                        Cell::text(&culprit_place(report, c)),
+                        Cell::Value(processes as f64, process),
+                        Cell::text(of.culprit_call.as_deref().unwrap_or("")),
+                        Cell::text(&of.place),
                         Cell::text(role),
-                        Cell::text(&c.label),
-                        Cell::text(&call_name(c.call.as_deref(), c.abi)),
-                        Cell::Count(Some(c.count)),
-                        Cell::Time(Some(c.total_ns)),
-                        Cell::Time(Some(c.max_ns)),
+                        Cell::text(&of.label),
+                        Cell::text(&call_name(of.call.as_deref(), of.abi)),
+                        Cell::Count(Some(group.count)),
+                        Cell::Time(Some(group.total_ns)),
+                        Cell::Time(Some(group.max_ns)),
                     ],
                 )
             })
@@ -1130,7 +1134,10 @@ pub fn slow_calls(report: &Report, chosen: &[usize]) -> String {
     }
     let table = Table {
         id: "t-slow",
-        caption: "The slowest single calls".into(),
+        caption: match crate::text::are_sleeps(report) {
+            true => "The slowest single sleeps".into(),
+            false => "The slowest single calls".into(),
+        },
         columns: vec![
             head("Call", ""),
             number("Wall", "How long it took"),
@@ -1162,7 +1169,7 @@ pub fn slow_calls(report: &Report, chosen: &[usize]) -> String {
                 let stack = c.stack.and_then(|s| report.stacks.get(s));
                 let site = stack
                     .and_then(|s| s.frames.get(s.site_frame))
-                    .map_or(String::new(), frame_text);
+                    .map_or(String::new(), |frame| printable(&frame_text(frame)));
                 (
                     format!(" data-slow=\"{i}\""),
                     vec![
@@ -1174,7 +1181,10 @@ pub fn slow_calls(report: &Report, chosen: &[usize]) -> String {
                         Cell::Text(site),
                         Cell::Time(Some(c.start_ns)),
                         Cell::Text(format!("{} ({})", c.comm, c.tid)),
-                        Cell::Value(c.retval as f64, result_text(c.retval)),
+                        match c.one_sleep {
+                            true => Cell::text(""),
+                            false => Cell::Value(c.retval as f64, result_text(c.retval)),
+                        },
                         Cell::Time(Some(c.cpu_ns)),
                         Cell::Time(Some(c.blocked_ns)),
                         Cell::Time(Some(c.runq_ns)),

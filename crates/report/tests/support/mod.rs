@@ -483,9 +483,9 @@ pub fn server(call_sites: usize) -> Report {
         r.call_sites.push(CallSiteRow {
             call: call.into(),
             place: match i {
-                0 => "cache_open [src/cache.c:77]".into(),
-                1 => "read_body [src/body.c:31]".into(),
-                _ => format!("handler_{i:03} [src/handlers/h{}.c:{}]", i % 40, 10 + i),
+                0 => "cache_open (cache.c:77)".into(),
+                1 => "read_body (body.c:31)".into(),
+                _ => format!("handler_{i:03} (h{}.c:{})", i % 40, 10 + i),
             },
             stack: (i < 4).then_some(i),
             count,
@@ -597,6 +597,7 @@ pub fn server(call_sites: usize) -> Report {
             chain_permille: None,
         };
         r.slow_calls.push(SlowCall {
+            one_sleep: false,
             start_ns,
             pid,
             tid,
@@ -693,7 +694,7 @@ pub fn hostile() -> Report {
         c.comm = evil.into();
     }
     for c in &mut r.call_sites {
-        c.place = format!("{evil} [{evil}.c:1]");
+        c.place = format!("{evil} ({evil}.c:1)");
     }
     for s in &mut r.stacks {
         for f in &mut s.frames {
