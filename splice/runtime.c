@@ -608,6 +608,13 @@ static int64_t now_ms(void)
 	return now.tv_sec * 1000 + now.tv_nsec / 1000000;
 }
 
+/* How long anybody waits for it. */
+static int64_t patience_ms(int unseen)
+{
+	/* The first process of a PID namespace, whose watcher may well be there. */
+	return unseen && sys_call(SYS_getppid) ? UNSEEN_MS : ASKS_MS;
+}
+
 static struct splice_request *ask(struct splice_area *area, uint32_t kind, uint32_t fd, uint32_t socket)
 {
 	struct splice_run *run = (struct splice_run *)area->run;
@@ -631,7 +638,7 @@ static struct splice_request *ask(struct splice_area *area, uint32_t kind, uint3
 		else if (!__atomic_load_n(&run->watcher, __ATOMIC_RELAXED))
 			return NULL;
 		else if (i % SPLICE_REQUESTS == SPLICE_REQUESTS - 1) {
-			if (now_ms() - began >= ASKS_MS)
+			if (now_ms() - began >= patience_ms(watcher_unseen(run)))
 				return NULL;
 			sys_call(SYS_ppoll, 0, 0, &a_while, 0, 0, 0);
 		}
@@ -650,12 +657,10 @@ static struct splice_request *ask(struct splice_area *area, uint32_t kind, uint3
 		const int64_t waited = now_ms() - began;
 		uint32_t asked = SPLICE_ASKED;
 		int gone = watcher_unseen(run);
-		/* The first process of a PID namespace, whose watcher may well be there. */
-		int first = gone && !sys_call(SYS_getppid);
 
-		/* Taken back, unless it is answered at this moment. */
-		if ((waited >= ASKS_MS || (waited >= UNSEEN_MS && gone && !first)) &&
-		    __atomic_compare_exchange_n(&r->state, &asked, SPLICE_NONE, 0, __ATOMIC_SEQ_CST,
+		/* Left, unless it is answered at this moment. */
+		if (waited >= patience_ms(gone) &&
+		    __atomic_compare_exchange_n(&r->state, &asked, SPLICE_LEFT, 0, __ATOMIC_SEQ_CST,
 						__ATOMIC_SEQ_CST))
 			return NULL;
 		sys_call(SYS_futex, &r->state, FUTEX_WAIT, SPLICE_ASKED, gone ? &a_tenth : &a_second, 0,
@@ -904,7 +909,7 @@ static int go_on_without(struct splice_area *area, uint32_t why)
 /* Of an image's `left`: whether nothing of a process that has its file may be spliced. */
 static int lets_none(uint32_t left)
 {
-	return left == SPLICE_KNOWS_ITS_CALLS || left == SPLICE_SETS_GS;
+	return left == SPLICE_KNOWS_ITS_CALLS || left == SPLICE_SETS_GS || left == SPLICE_NO_IMAGE;
 }
 
 /*
@@ -1153,7 +1158,7 @@ SELDOM static void code_mapped(struct splice_area *area, uint64_t address, uint6
 	if (fd == -ERRNO_ENOEXEC)
 		file_left(area);
 	else if (!done)
-		all_left(area, SPLICE_KNOWS_ITS_CALLS);
+		all_left(area, SPLICE_NO_IMAGE);
 	else if (!there && image.left) {
 		const int told = area->left_inode == st.st_ino && area->left_device == st.st_dev;
 

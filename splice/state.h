@@ -17,7 +17,7 @@
 
 /* Goes up with each change of this, of trampolines or of images: images of another one have
  * another name. */
-#define SPLICE_VERSION 30u
+#define SPLICE_VERSION 32u
 #define SPLICE_PAGE 4096u
 #define SPLICE_NRS 512u     /* the last one: all numbers beyond */
 #define SPLICE_BUCKETS 290u /* as DEBOX_HIST_BUCKETS */
@@ -295,6 +295,7 @@ enum splice_request_state {
 	SPLICE_CLAIMED,
 	SPLICE_ASKED,
 	SPLICE_ANSWERED,
+	SPLICE_LEFT, /* who asked waits no more: nobody's until the watcher has done with it */
 };
 
 enum splice_request_kind {
@@ -391,6 +392,8 @@ struct splice_image {
 #define SPLICE_KNOWS_ITS_CALLS 0xffffffffu
 /* Code that sets the GS register by an instruction. */
 #define SPLICE_SETS_GS 0xfffffffeu
+/* Of no image: there is none for a file that has code, and it may be the C library. */
+#define SPLICE_NO_IMAGE 0xfffffffdu
 #define SPLICE_IMAGE_PATH 512u /* in that page: the file's, ends with 0 */
 
 /* Where in the runtime the code lies that maps it, */

@@ -74,7 +74,7 @@ PARTS = (
     Part("case study: what its pages say, and what a case cleans up", "check", 60, ("/usr/bin/python3", "cases/tests/quick.py")),  # as cases/run.sh has it
     Part("crates: layout, labels, reports, protocol, command line", "check", 1800,
          rust("--but", "debox-tests::*", "debox-report::chromium", "debox-serve::chromium", "debox-cases-load::load", *AGENT, *FLEET, *WITH_KERNEL, *WITH_CLOCK)),
-    Part("crates: the agent, and where it sends to", "check", 1800, rust(*AGENT)),
+    Part("crates: the agent, and where it sends to", "check", 1800, watching(*AGENT)),
     Part("crates: the fleet", "check", 1800, rust(*FLEET)),
     Part("crates: examples of the documents", "check", 600, ("cargo", "test", "--release", "--workspace", "--doc", "--quiet")),
 

@@ -18,6 +18,7 @@ five seconds would be the disk's work, not the server's) and no access times.
 
 import argparse
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -82,6 +83,17 @@ def loops(backing: pathlib.Path) -> list[str]:
             if file.read_text().removesuffix("\n") == str(backing):
                 found.append(file.parts[3])
     return found
+
+
+def is_mounted_anywhere(loop: str) -> bool:
+    """In a mount namespace that was copied meanwhile it may be still: who mounts a device has it to himself."""
+    try:
+        os.close(os.open(f"/dev/{loop}", os.O_RDONLY | os.O_EXCL | os.O_CLOEXEC))
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise DiskError(f"/dev/{loop} cannot be asked whether it is mounted: {error}") from error
+        return True
+    return False
 
 
 def users(place: pathlib.Path, device: int | None = None) -> str:
@@ -354,7 +366,14 @@ class SlowDisk:
             if not loops(self.disk):
                 raise DiskError(f"no disk is up in {self.state}: slow_disk.py up --state {self.state}")
             self._unmount()
-            self._mount()
+            (loop,) = loops(self.disk)
+            try:
+                cold = wait_until(lambda: not is_mounted_anywhere(loop), UNMOUNT_S)
+                who = "" if cold else users(self.data)
+            finally:
+                self._mount()
+            if not cold:
+                raise DiskError(f"the file system of {self.disk} stays in memory as long as it is mounted elsewhere, by {who}: end that, then remount")
 
     def memory_group(self, limit_bytes: int) -> "MemoryGroup":
         """For the server that reads this disk; down() removes it, too."""

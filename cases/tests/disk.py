@@ -134,6 +134,16 @@ class Disk(unittest.TestCase):
             file.read_bytes()
             self.assertEqual(disk.counts()["read_bytes"], before)
 
+    def test_remount_is_cold_though_others_copied_the_mount(self):
+        with self.disk() as disk:
+            file = disk.data / "file"
+            file.write_bytes(bytes(1 << 20))
+            held = subprocess.Popen(["unshare", "-m", "sh", "-c", "echo; exec sleep 0.5"], stdout=subprocess.PIPE)
+            with held:
+                held.stdout.readline()
+                disk.remount()
+            self.assertEqual(cached_pages(file), 0)
+
     def timed(self, disk, readers, reads, size):
         file = disk.data / "file"
         if not file.exists():

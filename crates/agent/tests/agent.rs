@@ -59,7 +59,7 @@ fn what_was_waited_for_is_collected() {
         return;
     }
     let mut agent = Agent::start(
-        "[[policy]]\nname = \"web\"\ncomm = [\"dbx-*\"]\n[flight]\ndirectory = \"\"\n[metrics]\nlisten = \"127.0.0.1:0\"\nprograms = 2\n",
+        "[[policy]]\nname = \"web\"\ncomm = [\"dag-*\"]\n[flight]\ndirectory = \"\"\n[metrics]\nlisten = \"127.0.0.1:0\"\nprograms = 2\n",
     );
     let (head, body) = agent.ask("/");
     assert!(
@@ -67,7 +67,7 @@ fn what_was_waited_for_is_collected() {
         "{head} {body}"
     );
     assert!(agent.ask("/other").0.starts_with("HTTP/1.1 404 "));
-    let one = sleeper(agent.folder.path(), "dbx-one");
+    let one = sleeper(agent.folder.path(), "dag-one");
     run(&one, "0.5");
     let first = agent.metrics();
     let slept =
@@ -79,9 +79,9 @@ fn what_was_waited_for_is_collected() {
     let timer = is["debox_wait_root_seconds_total{root=\"timer\"}"];
     assert!(timer > 0.4 && timer <= is[slept] + 1e-6, "{first}");
     run(&one, "0.5");
-    run(&sleeper(agent.folder.path(), "dbx-two"), "0.5");
+    run(&sleeper(agent.folder.path(), "dag-two"), "0.5");
     // The third name of at most two.
-    run(&sleeper(agent.folder.path(), "dbx-three"), "0.5");
+    run(&sleeper(agent.folder.path(), "dag-three"), "0.5");
     agent.signal(libc::SIGHUP);
     agent.says("read again");
     let second = agent.metrics();
@@ -100,8 +100,8 @@ fn what_was_waited_for_is_collected() {
         of.next().map(|(_, value)| *value)
     };
     // As it was called before its exec it was nobody's.
-    assert!(blocked("dbx-one").is_some_and(|is| is > 0.9), "{second}");
-    let others = [blocked("dbx-two"), blocked("dbx-three"), blocked("other")];
+    assert!(blocked("dag-one").is_some_and(|is| is > 0.9), "{second}");
+    let others = [blocked("dag-two"), blocked("dag-three"), blocked("other")];
     assert_eq!(others.iter().flatten().count(), 2, "{second}");
     let text = second.trim_end();
     assert!(text.ends_with("# EOF"), "{second}");

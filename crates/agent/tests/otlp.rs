@@ -692,10 +692,10 @@ fn opentelemetrys_own_exporter_writes_what_the_fleet_is_asked() {
     until("the collector", || std::net::TcpStream::connect(at).ok());
     let more =
         "every = \"1s\"\nattributes = { \"host.name\" = \"web-1\", \"debox.release\" = \"v2\" }";
-    let watch = "comm = [\"dbx-*\"]\nperiod = \"3s\"\n[[policy]]\nname = \"other\"\ncomm = [\"dby-*\"]\nperiod = \"3s\"";
+    let watch = "comm = [\"dot-*\"]\nperiod = \"3s\"\n[[policy]]\nname = \"other\"\ncomm = [\"doz-*\"]\nperiod = \"3s\"";
     let mut agent = Agent::start(&config(watch, &format!("http://{at}"), more));
-    let one = sleeper(agent.folder.path(), "dbx-one");
-    let two = sleeper(agent.folder.path(), "dby-two");
+    let one = sleeper(agent.folder.path(), "dot-one");
+    let two = sleeper(agent.folder.path(), "doz-two");
     run(&one, "4");
     run(&two, "2.5");
     let text = agent.metrics();
@@ -730,8 +730,8 @@ fn opentelemetrys_own_exporter_writes_what_the_fleet_is_asked() {
         let ns = rows.iter().find(is).and_then(|row| row["ns"].as_f64());
         ns.unwrap_or_default() / 1e9
     };
-    assert!((3.9..6.0).contains(&of("dbx-one")), "{top}");
-    assert!((2.4..4.0).contains(&of("dby-two")), "{top}");
+    assert!((3.9..6.0).contains(&of("dot-one")), "{top}");
+    assert!((2.4..4.0).contains(&of("doz-two")), "{top}");
     assert_eq!(agent.end(), Some(0));
     // Both policies' periods, with their verdicts.
     let why = until("the last periods", || {

@@ -711,6 +711,8 @@ fn counts(counted: &Counted, pids: &[u32], began: bool) -> WrapCounts {
     counts
 }
 
+/// Of files with calls that are left; of the others is said how many they are.
+const PLACES_NAMED: usize = 16;
 /// What stops of programs that are being prepared are labelled.
 const SETUP: &str = "splice-setup";
 
@@ -1004,9 +1006,18 @@ fn left(counted: &Counted) -> Vec<Note> {
         notes.push(Note::new(NoteKind::SpliceBoundary, counted.boundary, text));
     }
     if !counted.places.is_empty() {
+        // The most first.
+        let mut places: Vec<_> = counted.places.iter().collect();
+        places.sort_by_key(|(_, (left, _))| std::cmp::Reverse(*left));
+        let more = places.len().saturating_sub(PLACES_NAMED);
+        places.truncate(PLACES_NAMED);
+        let mut names: Vec<String> = (places.iter())
+            .map(|(path, (left, sites))| format!("{left} of {sites} in {path}"))
+            .collect();
+        names.extend((more > 0).then(|| format!("{more} more files")));
         let text = format!(
-            "calls from some places are missing, whose code has no room for a jump: {} (--audit counts them)",
-            debox_output::printable(&counted.places.join(", "))
+            "not counted is what is called from places whose code has no room for a jump: {} (--audit shows whether there is any)",
+            debox_output::printable(&names.join(", "))
         );
         notes.push(Note::new(
             NoteKind::SplicePlaces,

@@ -1035,15 +1035,14 @@ fn the_end_of_the_command_is_deboxs_own() {
     assert_eq!(status(&has_not).code(), Some(2));
 }
 
-/// Its call is jumped to, and what follows cannot move.
+/// One call with room, and two hundred as CALLS has them.
 const NO_ROOM: &str = r#"
 int main(void)
 {
 	int n = 200;
 	long nr;
 	__asm__ volatile("movl $110, %%eax\n	syscall" : "=a"(nr) : : "rcx", "r11", "memory");
-	__asm__ volatile("movl $39, %%eax\n	jmp 2f\n1:	movl $39, %%eax\n2:	syscall\n	decl %0\n	jnz 1b"
-			 : "+r"(n), "=a"(nr) : : "rcx", "r11", "memory");
+	__asm__ volatile(CALLS : "+r"(n), "=a"(nr) : : "rcx", "r11", "memory", "cc");
 	return n;
 }
 "#;
@@ -1089,10 +1088,33 @@ fn a_program_whose_pages_are_full_is_prepared_too() {
     assert_eq!(count(&report, "getppid"), 1, "{report}");
 }
 
+/// Flags from before the call are used after it.
+const KEEPS_FLAGS: &str = r#""1:	decl %0\n	movl $39, %%eax\n	syscall\n	jnz 1b""#;
+/// Something jumps to where the jump would have its later bytes, and who comes from there may want another call.
+const JUMPED_INTO: &str =
+    r#""movl $39, %%eax\n	jmp 2f\n1:	movl $39, %%eax\n2:	syscall\n	decl %0\n	jnz 1b""#;
+
+/// Of a number that is not known it may make a thread, which would have another one's counters.
+#[test]
+fn a_program_with_any_call_that_has_no_room_is_counted_at_the_boundary() {
+    if !needs::root() {
+        return;
+    }
+    let place = Place::new();
+    let program = place.program("no-room", &NO_ROOM.replace("CALLS", JUMPED_INTO));
+    let (output, report) = place.report(&[&program]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(count(&report, "getpid"), 200, "{report}");
+    assert_eq!(count(&report, "getppid"), 1, "{report}");
+    let note = row(&report["notes"], "kind", "splice_boundary");
+    let text = note[0]["text"].as_str().unwrap();
+    assert!(text.contains("may make a thread"), "{text}");
+}
+
 #[test]
 fn places_without_room_are_told() {
     let place = Place::new();
-    let program = place.program("no-room", NO_ROOM);
+    let program = place.program("no-room", &NO_ROOM.replace("CALLS", KEEPS_FLAGS));
     let (output, report) = place.report(&[&program]);
     assert!(output.status.success(), "{output:?}");
     assert_eq!(count(&report, "getpid"), 0, "{report}");

@@ -647,12 +647,12 @@ fn the_machine_is_shown_and_cannot_write_the_page() {
         "--comm",
         "<img*",
         "--comm",
-        "dbx-*",
+        "dsv-*",
         "--recordings",
         "/nonexistent",
     ]);
     let mut runs = Command::new(&evil).arg("30").spawn().unwrap();
-    let done = Command::new(sleeper(folder.path(), "dbx-one"))
+    let done = Command::new(sleeper(folder.path(), "dsv-one"))
         .arg("0.4")
         .status();
     assert!(done.unwrap().success());
@@ -667,7 +667,7 @@ fn the_machine_is_shown_and_cannot_write_the_page() {
     let mut value = json();
     wait_until("both are told of", || {
         value = json();
-        named(&value, "dbx-one") && named(&value, "<img src=x>&\"'")
+        named(&value, "dsv-one") && named(&value, "<img src=x>&\"'")
     });
     assert_eq!(value["state"], "live");
     let waits = value["all"]["waits"].as_array().unwrap();

@@ -57,6 +57,12 @@ pub(crate) struct Code<'a> {
     pub pointers: Vec<u64>,
     /// Values of symbols of code, those without a size among them: other files may come there by name.
     pub labels: Vec<u64>,
+    /// It has a table of Go's.
+    pub is_go: bool,
+    /// What its unwind table tells of, by address; None: not known, there is one that cannot be read.
+    unwound: Option<Vec<Range<u64>>>,
+    /// Sections that are no code, whatever else lies in their segment (.rodata, linked without `-z separate-code`).
+    data: Vec<Range<u64>>,
     /// `_dl_find_object`: an unwinder asks it which table is of some code (glibc 2.35).
     pub find_object: Option<u64>,
     /// By its names it compares where a call was interrupted with its own code (glibc 2.41, musl).
@@ -83,9 +89,10 @@ impl<'a> Code<'a> {
             return Err(Error::NotElf("not of x86-64".into()));
         }
         let mut parts = Vec::new();
-        let (mut has_loader, mut says_program) = (false, false);
+        let (mut has_loader, mut says_program, mut unwinds) = (false, false, false);
         for segment in header.program_headers(endian, file).map_err(not_elf)? {
             has_loader |= segment.p_type(endian) == elf::PT_INTERP;
+            unwinds |= segment.p_type(endian) == elf::PT_GNU_EH_FRAME;
             if let Ok(Some(about)) = segment.dynamic(endian, file) {
                 let flags = about
                     .iter()
@@ -122,6 +129,9 @@ impl<'a> Code<'a> {
             landing_tables: Vec::new(),
             pointers: Vec::new(),
             labels: Vec::new(),
+            is_go: false,
+            unwound: None,
+            data: Vec::new(),
             find_object: None,
             cancels_by_place: false,
             is_libc: false,
@@ -130,9 +140,15 @@ impl<'a> Code<'a> {
             relocatable,
         };
         let mut found = Vec::new();
-        code.by_unwind_table(header, endian, file, &mut found);
+        let read = code.by_unwind_table(header, endian, file, &mut found);
+        code.unwound = match read {
+            None if unwinds => None,
+            _ => Some(apart(found.clone())),
+        };
         code.by_symbols(header, endian, file, &mut found)?;
+        code.by_go_table(header, endian, file, &mut found);
         code.functions = apart(found);
+        code.data(header, endian, file)?;
         code.gaps_fallen_into();
         code.relocations(header, endian, file)?;
         Ok(code)
@@ -147,6 +163,19 @@ impl<'a> Code<'a> {
 
     pub fn is_executable(&self, address: u64) -> bool {
         (self.parts.iter()).any(|part| part.executable && part.range().contains(&address))
+    }
+
+    /// Whether an unwinder has, or may have, a table of a function.
+    pub fn is_unwound(&self, function: &Range<u64>) -> bool {
+        self.unwound.as_ref().is_none_or(|all| {
+            let behind = all.partition_point(|range| range.end <= function.start);
+            all.get(behind)
+                .is_some_and(|range| range.start < function.end)
+        })
+    }
+
+    pub fn is_data(&self, address: u64) -> bool {
+        self.data.iter().any(|section| section.contains(&address))
     }
 
     pub fn bytes(&self, range: &Range<u64>) -> Option<&'a [u8]> {
@@ -188,7 +217,9 @@ impl<'a> Code<'a> {
                 .and_then(|function| Some((self.bytes(&function)?, function.start)))
                 .is_some_and(|(bytes, start)| falls_through(bytes, start));
             if falls {
-                self.functions[before].end = gap.end;
+                let data = self.data.iter().map(|section| section.start);
+                let data = data.filter(|start| gap.contains(start)).min();
+                self.functions[before].end = data.unwrap_or(gap.end);
             }
         }
     }
@@ -199,16 +230,10 @@ impl<'a> Code<'a> {
         endian: Endianness,
         file: &'a [u8],
         found: &mut Vec<Range<u64>>,
-    ) {
-        let Ok(sections) = header.sections(endian, file) else {
-            return;
-        };
-        let Some((_, section)) = sections.section_by_name(endian, b".eh_frame") else {
-            return;
-        };
-        let Ok(bytes) = section.data(endian, file) else {
-            return;
-        };
+    ) -> Option<()> {
+        let sections = header.sections(endian, file).ok()?;
+        let (_, section) = sections.section_by_name(endian, b".eh_frame")?;
+        let bytes = section.data(endian, file).ok()?;
         let address = |name: &[u8]| {
             let section = sections.section_by_name(endian, name);
             section.map_or(0, |(_, section)| section.sh_addr(endian))
@@ -220,13 +245,11 @@ impl<'a> Code<'a> {
         let frames = EhFrame::new(bytes, LittleEndian);
         let mut entries = frames.entries(&bases);
         // What is damaged covers nothing from there on.
-        while let Ok(Some(entry)) = entries.next() {
+        while let Some(entry) = entries.next().ok()? {
             let CieOrFde::Fde(partial) = entry else {
                 continue;
             };
-            let Ok(fde) = partial.parse(EhFrame::cie_from_offset) else {
-                return;
-            };
+            let fde = partial.parse(EhFrame::cie_from_offset).ok()?;
             let begin = fde.initial_address();
             let Some(end) = begin.checked_add(fde.len()) else {
                 continue;
@@ -238,6 +261,41 @@ impl<'a> Code<'a> {
                 self.landing_tables.push((table, begin..end));
             }
         }
+        Some(())
+    }
+
+    /// Stripped, as most Go programs are that are given away: then there are functions of C at most, and few names that
+    /// are exported.
+    fn by_go_table(
+        &mut self,
+        header: &Header,
+        endian: Endianness,
+        file: &[u8],
+        found: &mut Vec<Range<u64>>,
+    ) {
+        const TABLES: [&[u8]; 2] = [b".gopclntab", b".data.rel.ro.gopclntab"];
+        let Ok(sections) = header.sections(endian, file) else {
+            return;
+        };
+        let has = |name: &[u8]| sections.section_by_name(endian, name).is_some();
+        self.is_go = TABLES.into_iter().any(has);
+        if !self.is_go || has(b".symtab") {
+            return;
+        }
+        let program = debox_unwind::Program::open(file, &debox_unwind::Options::default());
+        let functions = program.map_or_else(|_| Vec::new(), |program| program.go_functions());
+        found.extend(
+            functions
+                .into_iter()
+                .filter(|range| self.may_be_read(range)),
+        );
+    }
+
+    fn may_be_read(&self, range: &Range<u64>) -> bool {
+        range.start < range.end
+            && range.end - range.start <= FUNCTION_BYTES_MAX
+            && self.is_executable(range.start)
+            && self.bytes(range).is_some()
     }
 
     fn by_symbols(
@@ -279,12 +337,24 @@ impl<'a> Code<'a> {
         let version = is_libc && defines_version(&sections, endian, file, CANCELLED_BY_PLACE[0]);
         self.cancels_by_place = named || version;
         self.is_libc = is_libc;
-        found.retain(|range| {
-            range.start < range.end
-                && range.end - range.start <= FUNCTION_BYTES_MAX
-                && self.is_executable(range.start)
-                && self.bytes(range).is_some()
+        found.retain(|range| self.may_be_read(range));
+        Ok(())
+    }
+
+    fn data(&mut self, header: &Header, endian: Endianness, file: &'a [u8]) -> Result<(), Error> {
+        let sections = header.sections(endian, file).map_err(not_elf)?;
+        let data = sections.iter().filter(|section| {
+            let flags = section.sh_flags(endian);
+            let loaded = flags & u64::from(elf::SHF_ALLOC) != 0
+                && section.sh_type(endian) != elf::SHT_NOBITS;
+            loaded && flags & u64::from(elf::SHF_EXECINSTR) == 0
         });
+        self.data = data
+            .map(|section| {
+                let begin = section.sh_addr(endian);
+                begin..begin.saturating_add(section.sh_size(endian))
+            })
+            .collect();
         Ok(())
     }
 

@@ -73,6 +73,10 @@ impl Run {
     fn moves(&self, pid: i32, others: &[i32]) -> Result<Arc<Self>, Error> {
         let failed = |e: io::Error| Error::Run(format!("a file of its own: {e}"));
         if self.moved().len() >= MOST {
+            // Who has ended since may have had one.
+            self.sweep().map_err(failed)?;
+        }
+        if self.moved().len() >= MOST {
             return Err(Error::Run(format!(
                 "{MOST} programs have files of their own"
             )));

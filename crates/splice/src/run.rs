@@ -18,7 +18,7 @@ use crate::threads::Threads;
 use crate::tracee::{self, Caller, Stop, Stopped};
 use crate::{Error, clock, maps, proc, remote, spare, state};
 use debox_abi::hist_bucket;
-use std::collections::{BTreeSet, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -37,6 +37,7 @@ const IDLE: u32 = 2;
 const REQUEST_NONE: u32 = 0;
 const REQUEST_ASKED: u32 = 2;
 const REQUEST_ANSWERED: u32 = 3;
+const REQUEST_LEFT: u32 = 4;
 
 /// An answer: the kernel side tells of its calls.
 const TOLD: i32 = 1;
@@ -126,8 +127,8 @@ pub struct Counted {
     pub files_left: u64,
     /// Some of these.
     pub files: Vec<String>,
-    /// Files with call instructions that have no room for a jump, and how many of all.
-    pub places: Vec<String>,
+    /// Files with call instructions that have no room for a jump: how many, of how many.
+    pub places: BTreeMap<String, (usize, usize)>,
     /// Executable memory that came from no file.
     pub late_code: u64,
     /// Threads that found no block.
@@ -247,10 +248,13 @@ const UNFOLLOWED: &str = "a set-user-id program, one with capabilities, one that
 const RIGHTS: &str = "it gave up rights (another user, fewer capabilities, a filter of its calls)";
 /// Why a program's own code was put back.
 pub const UNDONE: &str = "it uses what splicing cannot go with (a filter that looks at where calls are made, the GS \
-                          register, a forbidden time stamp counter, code of its own that it changes)";
+                          register, a forbidden time stamp counter, code of its own that it changes), or none of its code's copies could be had";
 pub(crate) const KNOWS_ITS_CALLS: &str = "it compares its own code with where calls are interrupted (valgrind), or its C library \
                                has no place to tell an unwinder of other code (glibc before 2.35, musl), or none \
-                               that is known (a static program without symbols), or could not be replaced";
+                               that is known (a static program without symbols), or nothing says where its functions \
+                               are, or a call that may make a thread has no room for a jump";
+const NO_IMAGE: &str = "it has mapped a file in the place of whose code nothing could be mapped (no copy of it \
+                        could be made or opened, there was no answer in time, or there is no room beside it)";
 pub(crate) const SETS_GS: &str = "it sets the GS register itself";
 const NOT_OURS: &str = "not known as a process of this run, or one that may not be read";
 const BELOW: &str = "it is in a PID namespace of its own";
@@ -286,6 +290,7 @@ fn more(sum: &mut u64, by: u64) {
 
 const WHY_MOST: usize = 16;
 const NAMES_MOST: usize = 4;
+const PLACES_MOST: usize = 1024;
 
 /// Why programs are not spliced, and which.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -682,18 +687,19 @@ impl Run {
         };
     }
 
-    fn answer(&self, slot: usize, answer: i32) {
+    /// Whether it is still waited for.
+    fn answer(&self, slot: usize, answer: i32) -> bool {
         self.request(slot, run::ANSWER)
             .store(answer as u32, Ordering::Relaxed);
         let state = self.request(slot, 0);
-        // Unless it was taken back meanwhile.
-        let _ = state.compare_exchange(
+        let waits = state.compare_exchange(
             REQUEST_ASKED,
             REQUEST_ANSWERED,
             Ordering::Release,
             Ordering::Relaxed,
         );
         Self::futex_wake(state);
+        waits.is_ok()
     }
 
     /// A thread that answers requests while the run is there.
@@ -716,7 +722,7 @@ impl Run {
             let go_on = seized.is_ok();
             let _ = tell.send(seized);
             if go_on {
-                run.come_along(Asker::Command);
+                run.come_along(Asker::Command, false);
             }
             drop(end);
         });
@@ -732,10 +738,10 @@ impl Run {
         self.released.store(clock::ticks(), Ordering::Release);
     }
 
-    /// Up to the new program's first instruction, or until the execve has failed.
-    fn come_along(&self, asker: Asker) {
+    /// Up to the new program's first instruction, or until the execve has failed. `asked_to_stop`: nobody waits for
+    /// us, and it is let go as soon as it stands.
+    fn come_along(&self, asker: Asker, mut asked_to_stop: bool) {
         let slot = asker.slot();
-        let mut asked_to_stop = false;
         loop {
             // What fails here fails since it was killed: then its end is next, and has to be
             // waited for, else nobody else is told of it.
@@ -773,14 +779,9 @@ impl Run {
             }
         }
         if let Some(slot) = slot {
+            self.request_free(slot, REQUEST_LEFT);
+            self.request_free(slot, REQUEST_ANSWERED);
             self.with[slot].store(0, Ordering::SeqCst);
-            let state = self.request(slot, 0);
-            let _ = state.compare_exchange(
-                REQUEST_ANSWERED,
-                REQUEST_NONE,
-                Ordering::Release,
-                Ordering::Relaxed,
-            );
         }
     }
 
@@ -910,6 +911,11 @@ impl Run {
 
     pub(crate) fn moved(&self) -> std::sync::MutexGuard<'_, Vec<Arc<Self>>> {
         (self.common.moved.lock()).unwrap_or_else(|e| e.into_inner())
+    }
+
+    /// Taken before any other of them: no area ends meanwhile.
+    fn seen(&self) -> std::sync::MutexGuard<'_, Seen> {
+        self.common.seen.lock().unwrap_or_else(|e| e.into_inner())
     }
 
     pub(crate) fn areas(&self) -> std::sync::MutexGuard<'_, Areas> {
@@ -1319,6 +1325,7 @@ impl Run {
             return Ok(());
         }
         let of = |sums: &Sums| long_ns(sums.wall_ns, |k| sums.hist[k]);
+        let _seen = self.seen();
         let mut long: Vec<u64> = self.ended().calls.iter().map(of).collect();
         let mut programs = Vec::new();
         let moved = self.moved().clone();
@@ -1423,6 +1430,8 @@ impl Run {
     /// # Errors
     /// When the run's file cannot be read.
     pub fn counted(&self) -> io::Result<Counted> {
+        // What is swept meanwhile would be in neither part.
+        let _seen = self.seen();
         let mut counted = self.ended().clone();
         counted.copied = self.images().copied();
         let moved = self.moved().clone();
@@ -1480,15 +1489,11 @@ impl Run {
                 break;
             }
             let about = self.images().about(device, inode);
-            // One in a hundred, of libraries that hardly anybody calls so, is no word's worth.
-            if let Some(about) = about.filter(|about| about.left * 100 > about.sites) {
-                let text = format!(
-                    "{} of {} in {}",
-                    about.left,
-                    about.sites,
-                    about.path.display()
-                );
-                first_add(&mut counted.places, text);
+            if let Some(about) = about.filter(|about| about.left > 0) {
+                let path = about.path.display().to_string();
+                if counted.places.len() < PLACES_MOST {
+                    counted.places.insert(path, (about.left, about.sites));
+                }
             }
         }
         let unfollowed = word(&head, area::UNFOLLOWED);
@@ -1633,6 +1638,16 @@ impl Run {
             .try_for_each(|at| self.file.write_all_at(&[0; 8], at + block::TID))
     }
 
+    /// A request that is in this state is anybody's.
+    fn request_free(&self, slot: usize, from: u32) {
+        let _ = self.request(slot, 0).compare_exchange(
+            from,
+            REQUEST_NONE,
+            Ordering::AcqRel,
+            Ordering::Relaxed,
+        );
+    }
+
     /// Whoever was killed before it read its answer takes nobody's turn. (None of ours has such a request, and nobody
     /// else sets it free, so it is the same one still.)
     fn requests_free(&self) {
@@ -1649,19 +1664,14 @@ impl Run {
                 && unsafe { libc::kill(tid, 0) } != 0
                 && io::Error::last_os_error().raw_os_error() == Some(libc::ESRCH);
             if gone {
-                let _ = state.compare_exchange(
-                    REQUEST_ANSWERED,
-                    REQUEST_NONE,
-                    Ordering::AcqRel,
-                    Ordering::Relaxed,
-                );
+                self.request_free(slot, REQUEST_ANSWERED);
             }
         }
     }
 
     /// Areas whose programs have ended are counted, and free again.
     pub fn sweep(&self) -> io::Result<()> {
-        let mut seen = self.common.seen.lock().unwrap_or_else(|e| e.into_inner());
+        let mut seen = self.seen();
         seen.mapped = None;
         seen.few = self.areas().free.len() < AREAS as usize / 4;
         let moved = self.moved().clone();
@@ -1884,8 +1894,8 @@ fn serve(weak: &Weak<Run>) {
         }
         let mut found = false;
         for slot in 0..run::REQUESTS {
-            let state = run.request(slot, 0);
-            if state.load(Ordering::Acquire) != REQUEST_ASKED {
+            let state = run.request(slot, 0).load(Ordering::Acquire);
+            if state != REQUEST_ASKED && state != REQUEST_LEFT {
                 continue;
             }
             // SAFETY: no arguments.
@@ -1895,12 +1905,22 @@ fn serve(weak: &Weak<Run>) {
                 continue;
             }
             found = true;
+            // Another one of us may have served it since. While it is ours it can only be left.
+            let state = run.request(slot, 0).load(Ordering::Acquire);
+            if state != REQUEST_ASKED {
+                run.request_free(slot, REQUEST_LEFT);
+                run.with[slot].store(0, Ordering::SeqCst);
+                continue;
+            }
             if run.idle.fetch_sub(1, Ordering::SeqCst) == 1 {
                 run.worker();
             }
             run.serve_one(slot);
             if run.idle.fetch_add(1, Ordering::SeqCst) >= IDLE * 2 {
                 run.idle.fetch_sub(1, Ordering::SeqCst);
+                // Who has asked by the place that was just set free was not seen to by others.
+                bell.fetch_add(1, Ordering::SeqCst);
+                Run::futex_wake(bell);
                 return;
             }
         }
@@ -1974,8 +1994,11 @@ impl Run {
                 Ok(()) => {
                     self.whose_is(by.tid);
                     let began = fd;
-                    self.answer(slot, 0);
-                    self.come_along(Asker::Program { slot, began, by });
+                    let left = !self.answer(slot, 0);
+                    if left {
+                        let _ = tracee::interrupt(by.tid);
+                    }
+                    self.come_along(Asker::Program { slot, began, by }, left);
                     return;
                 }
                 Err(e) => {
@@ -2005,6 +2028,7 @@ impl Run {
                 let why = match fd {
                     state::KNOWS_ITS_CALLS => KNOWS_ITS_CALLS,
                     state::SETS_GS => SETS_GS,
+                    state::NO_IMAGE => NO_IMAGE,
                     _ => UNDONE,
                 };
                 let told = self.boundary_soon(by.tid, Since::Undone, why);
@@ -2036,10 +2060,8 @@ impl Run {
             let took = clock::ns(clock::ticks().saturating_sub(since), self.common.rate);
             more(&mut self.ended().asked_ns, took);
         }
-        // Whoever has that place by now, since the other one took it back, gets an answer of his own.
-        if (kind, tid, fd) == (field(run::KIND), field(run::TID) as i32, field(run::FD)) {
-            self.answer(slot, answer);
-        }
+        self.answer(slot, answer);
+        self.request_free(slot, REQUEST_LEFT);
         self.with[slot].store(0, Ordering::SeqCst);
         // Who does not listen (in vfork, say) is waited for by nobody but this thread of ours.
         drop(still);
@@ -2131,4 +2153,39 @@ pub(crate) fn auxiliary(pid: i32) -> io::Result<Auxiliary> {
         headers: of(libc::AT_PHDR).unwrap_or(0),
         hwcap2: of(libc::AT_HWCAP2).unwrap_or(0),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_is_left_is_free_once_nobody_serves_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let runtime = folder.path().join("runtime");
+        std::fs::write(&runtime, vec![0; 1 << 16]).unwrap();
+        let run = Run::new(&folder.path().join("images"), &runtime, 1).unwrap();
+        let ring = || {
+            run.word(run::BELL).fetch_add(1, Ordering::SeqCst);
+            Run::futex_wake(run.word(run::BELL));
+        };
+        let comes_free = |slot| {
+            let since = Instant::now();
+            while run.request(slot, 0).load(Ordering::SeqCst) != REQUEST_NONE {
+                assert!(since.elapsed() < Duration::from_secs(30));
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        run.with[0].store(1, Ordering::SeqCst);
+        for slot in 0..2 {
+            run.request(slot, 0).store(REQUEST_LEFT, Ordering::SeqCst);
+        }
+        ring();
+        comes_free(1);
+        let first = run.request(0, 0);
+        assert_eq!(first.load(Ordering::SeqCst), REQUEST_LEFT);
+        run.with[0].store(0, Ordering::SeqCst);
+        ring();
+        comes_free(0);
+    }
 }

@@ -112,7 +112,13 @@ pub(crate) fn sites(code: &Code<'_>, targets: &Targets, in_place: Option<&InPlac
             .any(|two| two == BYTES || matches!(two, [0xcd, 0x80] | [0x0f, 0x34]))
         {
             let first = sites.len();
-            of_function(function, bytes, targets, &mut info, &mut sites);
+            let of = Of {
+                function,
+                bytes,
+                targets,
+                pushes: !code.is_unwound(function),
+            };
+            of_function(&of, &mut info, &mut sites);
             compared(&mut sites[first..], targets, in_place);
         }
     }
@@ -121,9 +127,11 @@ pub(crate) fn sites(code: &Code<'_>, targets: &Targets, in_place: Option<&InPlac
         let found = bytes
             .windows(2)
             .enumerate()
-            .filter(|(_, two)| *two == BYTES);
-        sites.extend(found.map(|(at, _)| Site {
-            address: gap.start + at as u64,
+            .filter(|(_, two)| *two == BYTES)
+            .map(|(at, _)| gap.start + at as u64)
+            .filter(|address| !code.is_data(*address));
+        sites.extend(found.map(|address| Site {
+            address,
             nr: None,
             window: Err(Left::NotKnown),
         }));
@@ -231,6 +239,7 @@ fn entry(code: &Code<'_>, targets: &Targets, address: u64) -> Option<Window> {
         all: &all,
         at: end - 1,
         targets,
+        pushes: false,
     };
     Some(Window {
         before: 0,
@@ -252,13 +261,22 @@ fn drop_overlaps(sites: &mut [Site]) {
     }
 }
 
-fn of_function(
-    function: &Range<u64>,
-    bytes: &[u8],
-    targets: &Targets,
-    info: &mut InstructionInfoFactory,
-    sites: &mut Vec<Site>,
-) {
+/// A function, whose sites are looked for.
+struct Of<'a> {
+    function: &'a Range<u64>,
+    bytes: &'a [u8],
+    targets: &'a Targets,
+    /// Nobody follows what is pushed byte by byte.
+    pushes: bool,
+}
+
+fn of_function(of: &Of<'_>, info: &mut InstructionInfoFactory, sites: &mut Vec<Site>) {
+    let Of {
+        function,
+        bytes,
+        targets,
+        pushes,
+    } = *of;
     let decoder = Decoder::with_ip(64, bytes, function.start, DecoderOptions::NONE);
     let all: Vec<Instruction> = decoder.into_iter().collect();
     // One that is cut off by the end is invalid, too.
@@ -276,6 +294,7 @@ fn of_function(
             all: &all,
             at,
             targets,
+            pushes,
         };
         let nr = around.number(info);
         let window = match (other, read, nr) {
@@ -299,6 +318,12 @@ struct Around<'a> {
     all: &'a [Instruction],
     at: usize,
     targets: &'a Targets,
+    pushes: bool,
+}
+
+/// It saves a register, and that is all.
+fn is_push(instruction: &Instruction) -> bool {
+    matches!(instruction.code(), Op::Push_r64)
 }
 
 /// Whether it does the same elsewhere, but for an offset that can be set right.
@@ -399,8 +424,11 @@ impl Around<'_> {
             .take_while(|instruction| fits(instruction, info))
             .take(JUMP_BYTES)
             .count();
+        // Go's vfork takes its return address off the stack for the call.
         let after = (self.all[self.at + 1..].iter())
-            .take_while(|instruction| fits(instruction, info))
+            .take_while(|instruction| {
+                fits(instruction, info) || self.pushes && is_push(instruction)
+            })
             .take(JUMP_BYTES)
             .count();
         let mut jumped_into = false;

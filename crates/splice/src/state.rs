@@ -185,7 +185,7 @@ pub const NO_TIME: u64 = u64::MAX;
 pub const DOOR_NONE: u16 = 0xffff;
 /// Always, and the call may have taken memory away.
 pub const DOOR_UNMAPS: u16 = 0;
-pub const VERSION: u32 = 30;
+pub const VERSION: u32 = 32;
 /// Of which a process keeps that their code is replaced.
 pub const FILES: usize = 128;
 pub const IMAGE_MAGIC: u64 = 0x4741_4d49_5842_4544;
@@ -195,6 +195,8 @@ pub const IMAGE_PATH: usize = 512;
 /// What an image tells in the place of how many calls are left, where nothing of its process may be spliced.
 pub const KNOWS_ITS_CALLS: u32 = u32::MAX;
 pub const SETS_GS: u32 = u32::MAX - 1;
+/// Of no image: there is none.
+pub const NO_IMAGE: u32 = u32::MAX - 2;
 
 /// What is left of a stamp in a request to come along with an execve.
 pub const BEGAN_SHIFT: u32 = 5;
@@ -345,6 +347,7 @@ mod tests {
             ("SPLICE_IMAGE_PATH", IMAGE_PATH as u64),
             ("SPLICE_KNOWS_ITS_CALLS", u64::from(KNOWS_ITS_CALLS)),
             ("SPLICE_SETS_GS", u64::from(SETS_GS)),
+            ("SPLICE_NO_IMAGE", u64::from(NO_IMAGE)),
             (
                 "offsetof(struct splice_area, blocks_lost)",
                 area::BLOCKS_LOST,

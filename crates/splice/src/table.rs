@@ -21,7 +21,7 @@ use crate::{Error, JUMP_BYTES, WINDOW_BYTES_MAX, gs};
 
 const MAGIC: &[u8; 8] = b"DBXSITES";
 /// Goes up with each change of what is found, or how it is written.
-const VERSION: u32 = 9;
+const VERSION: u32 = 13;
 const BUILD_ID_MAX: usize = 64;
 const UNKNOWN: u32 = u32::MAX;
 
@@ -61,9 +61,18 @@ impl Table {
                 sites.iter().filter(calls).any(|site| site.window.is_err())
             }
         };
-        // A thread that a call makes that is left would have the block of another one.
-        let makes = |site: &Site| site.nr.is_some_and(|nr| THREADS.contains(&nr));
-        let left = sites.iter().any(|site| site.window.is_err() && makes(site));
+        // A thread that a call makes that is left would have the block of another one, and so would, after its execve,
+        // a child that has its parent's memory. Of which number one is that is only known as it is made, it may be that.
+        let makes = |site: &Site| match (&site.window, site.nr) {
+            (Err(_), Some(nr)) => THREADS.contains(&nr),
+            (Err(Left::JumpedInto | Left::NothingMoves | Left::FlagsKept), None) => true,
+            _ => false,
+        };
+        let left = sites.iter().any(makes);
+        // All of its calls would be missing: nothing says where its functions are.
+        let unread = (code.is_whole || code.is_go)
+            && sites.iter().any(|site| site.window == Err(Left::NotKnown))
+            && !sites.iter().any(|site| site.window.is_ok());
         let find_object = asks(&code, &targets);
         // All of its calls may be made there: valgrind makes those of the program that it runs so.
         let compares = |site: &Site| site.window == Err(Left::Compared);
@@ -73,7 +82,11 @@ impl Table {
         let lands = code.is_whole && !code.landing_tables.is_empty();
         let unwound = code.is_libc || lands || callers.is_some() && !code.has_loader;
         Ok(Self {
-            knows_its_calls: unknown || unwound && find_object.is_empty() || left || compared,
+            knows_its_calls: unknown
+                || unwound && find_object.is_empty()
+                || left
+                || compared
+                || unread,
             sets_gs: gs::is_set(&code, &targets),
             find_object,
             sites,

@@ -243,6 +243,110 @@ fn a_function_whose_calls_are_compared_with_stays() {
     }
 }
 
+/// One with room, and its bytes once more: in a section of data, or behind the function.
+const LOOKS_LIKE: &str = "\t.text\n\t.globl _start\n\t.type _start, @function\n_start:\n\t.cfi_startproc\n\tmovl $39, %eax\n\
+    \tsyscall\n\tret\n\t.cfi_endproc\n\t.size _start, . - _start\n{section}\n\t.byte 0x0f, 0x05, 0x0f, 0x05\n";
+
+/// Some linkers put both in one segment, as older ones did.
+#[test]
+fn data_in_a_segment_of_code_is_no_call() {
+    let place = tempfile::tempdir().unwrap();
+    let source = place.path().join("looks.s");
+    let file = place.path().join("looks");
+    for (section, left) in [("\t.section .rodata", 0), ("", 2)] {
+        std::fs::write(&source, LOOKS_LIKE.replace("{section}", section)).unwrap();
+        let built = Command::new("cc")
+            .args(["-nostdlib", "-no-pie", "-Wl,-z,noseparate-code", "-o"])
+            .args([&file, &source])
+            .status();
+        assert!(built.unwrap().success());
+        let bytes = std::fs::read(&file).unwrap();
+        assert!(executable(&bytes, &[0x0f, 0x05, 0x0f, 0x05]), "{section}");
+        let table = table(&file);
+        assert_eq!(table.room(), (1, 1 + left), "{section}");
+        assert_eq!(table.places_left(), left, "{section}");
+    }
+}
+
+/// As Go programs are without their table, or what is assembled by hand.
+#[test]
+fn a_whole_program_of_which_no_function_is_known_is_not_spliced() {
+    let place = tempfile::tempdir().unwrap();
+    let (source, file) = (
+        place.path().join("stripped.s"),
+        place.path().join("stripped"),
+    );
+    let text = PUSHES.replace("{begin}", "").replace("{end}", "");
+    std::fs::write(&source, text).unwrap();
+    for (strip, whole, knows) in [
+        ("-Wl,-s", "-no-pie", true),
+        ("-Wl,--no-gc-sections", "-no-pie", false),
+        ("-Wl,-s", "-shared", false),
+    ] {
+        let built = Command::new("cc")
+            .args(["-nostdlib", whole, strip, "-o"])
+            .args([&file, &source])
+            .status();
+        assert!(built.unwrap().success());
+        assert_eq!(table(&file).knows_its_calls, knows, "{strip} {whole}");
+    }
+}
+
+/// Its last function leads on into what lies behind it.
+const FALLS: &str = "\t.text\n\t.globl _start\n\t.type _start, @function\n_start:\n\t.cfi_startproc\n\tmovl $39, %eax\n\
+    \tsyscall\n\thlt\n\t.cfi_endproc\n\t.size _start, . - _start\n\t.section .rodata\n\
+    \t.byte 0xb8, 0x27, 0x00, 0x00, 0x00, 0x0f, 0x05, 0xc3\n";
+
+#[test]
+fn data_behind_the_last_function_is_not_its_own() {
+    let place = tempfile::tempdir().unwrap();
+    let (source, file) = (place.path().join("falls.s"), place.path().join("falls"));
+    std::fs::write(&source, FALLS).unwrap();
+    let built = Command::new("cc")
+        .args(["-nostdlib", "-no-pie", "-Wl,-z,noseparate-code", "-o"])
+        .args([&file, &source])
+        .status();
+    assert!(built.unwrap().success());
+    let bytes = std::fs::read(&file).unwrap();
+    assert!(executable(&bytes, &[0xb8, 0x27, 0, 0, 0, 0x0f, 0x05, 0xc3]));
+    assert_eq!(table(&file).room(), (1, 1));
+}
+
+/// As Go's vfork: its return address is off the stack for the call.
+const PUSHES: &str = "\t.text\n\t.globl _start\n\t.type _start, @function\n_start:\n{begin}\tmovq 8(%rsp), %rax\n\tpopq %r12\n\
+    \tsyscall\n\tpushq %r12\n\tcmpq $0xfffffffffffff001, %rax\n\tret\n{end}\t.size _start, . - _start\n";
+
+/// Where an unwinder has a table, that says of each byte where the stack stands.
+#[test]
+fn what_is_pushed_behind_a_call_moves_where_no_unwinder_follows() {
+    let place = tempfile::tempdir().unwrap();
+    let source = place.path().join("pushes.s");
+    let file = place.path().join("pushes");
+    for (begin, end, room) in [("", "", 1), ("\t.cfi_startproc\n", "\t.cfi_endproc\n", 0)] {
+        let text = PUSHES.replace("{begin}", begin).replace("{end}", end);
+        std::fs::write(&source, text).unwrap();
+        let built = Command::new("cc")
+            .args(["-nostdlib", "-no-pie", "-o"])
+            .args([&file, &source])
+            .status();
+        assert!(built.unwrap().success());
+        assert_eq!(table(&file).room(), (room, 1), "{begin}");
+    }
+}
+
+/// Whether bytes lie in a segment of code.
+fn executable(file: &[u8], bytes: &[u8]) -> bool {
+    use object::read::elf::{FileHeader, ProgramHeader};
+    let header = object::elf::FileHeader64::<object::Endianness>::parse(file).unwrap();
+    let endian = header.endian().unwrap();
+    let segments = header.program_headers(endian, file).unwrap();
+    segments.iter().any(|segment| {
+        let data = segment.data(endian, file).unwrap();
+        segment.p_flags(endian) & object::elf::PF_X != 0
+            && data.windows(bytes.len()).any(|part| part == bytes)
+    })
+}
+
 /// Two functions whose only window holds an instruction within. How something comes to that of the first one stands among
 /// its own code (`{within}`), in another function (`{code}`), or behind both (`{data}`).
 const ENTERED: &str = "\t.text\n\t.globl _start\n\t.type _start, @function\n_start:\n\t.cfi_startproc\n{within}\

@@ -225,6 +225,14 @@ impl GoTable {
         string(&self.bytes, self.names.checked_add(offset)?)
     }
 
+    /// Where functions lie, each up to the next one.
+    pub fn ranges(&self) -> Vec<std::ops::Range<u64>> {
+        let address = |index| self.text.checked_add(self.entry(index)?.into());
+        (0..self.count)
+            .map_while(|index| Some(address(index)?..address(index + 1)?))
+            .collect()
+    }
+
     /// All functions, from each one's start to the next one's, as Go's runtime
     /// looks them up.
     pub fn spans<S: Source + ?Sized>(

@@ -328,6 +328,11 @@ impl Program {
         self.spliced.as_ref()?.site(place)
     }
 
+    /// Where a Go program's functions lie, each up to the next one. Of other programs none.
+    pub fn go_functions(&self) -> Vec<std::ops::Range<u64>> {
+        self.go.as_ref().map_or_else(Vec::new, go::GoTable::ranges)
+    }
+
     /// For Go programs, function, file and line of an address, which need
     /// neither symbols nor debug information.
     pub fn go_place(&self, address: u64) -> Option<GoPlace> {
