@@ -273,13 +273,15 @@ impl<'a> Code<'a> {
         file: &[u8],
         found: &mut Vec<Range<u64>>,
     ) {
-        const TABLES: [&[u8]; 2] = [b".gopclntab", b".data.rel.ro.gopclntab"];
         let Ok(sections) = header.sections(endian, file) else {
             return;
         };
-        let has = |name: &[u8]| sections.section_by_name(endian, name).is_some();
-        self.is_go = TABLES.into_iter().any(has);
-        if !self.is_go || has(b".symtab") {
+        let has = |name: &str| {
+            let section = sections.section_by_name(endian, name.as_bytes());
+            section.is_some()
+        };
+        self.is_go = debox_unwind::GO_SECTIONS.into_iter().any(has);
+        if !self.is_go || has(".symtab") {
             return;
         }
         let program = debox_unwind::Program::open(file, &debox_unwind::Options::default());

@@ -1739,6 +1739,11 @@ impl Run {
     /// Nobody is there any more who could ask: our threads end.
     pub(crate) fn end(&self) {
         self.over.store(true, Ordering::SeqCst);
+        self.ring();
+    }
+
+    /// Our threads look at all requests.
+    fn ring(&self) {
         let bell = self.word(run::BELL);
         bell.fetch_add(1, Ordering::SeqCst);
         Self::futex_wake(bell);
@@ -1919,8 +1924,7 @@ fn serve(weak: &Weak<Run>) {
             if run.idle.fetch_add(1, Ordering::SeqCst) >= IDLE * 2 {
                 run.idle.fetch_sub(1, Ordering::SeqCst);
                 // Who has asked by the place that was just set free was not seen to by others.
-                bell.fetch_add(1, Ordering::SeqCst);
-                Run::futex_wake(bell);
+                run.ring();
                 return;
             }
         }
@@ -2165,10 +2169,6 @@ mod tests {
         let runtime = folder.path().join("runtime");
         std::fs::write(&runtime, vec![0; 1 << 16]).unwrap();
         let run = Run::new(&folder.path().join("images"), &runtime, 1).unwrap();
-        let ring = || {
-            run.word(run::BELL).fetch_add(1, Ordering::SeqCst);
-            Run::futex_wake(run.word(run::BELL));
-        };
         let comes_free = |slot| {
             let since = Instant::now();
             while run.request(slot, 0).load(Ordering::SeqCst) != REQUEST_NONE {
@@ -2180,12 +2180,12 @@ mod tests {
         for slot in 0..2 {
             run.request(slot, 0).store(REQUEST_LEFT, Ordering::SeqCst);
         }
-        ring();
+        run.ring();
         comes_free(1);
         let first = run.request(0, 0);
         assert_eq!(first.load(Ordering::SeqCst), REQUEST_LEFT);
         run.with[0].store(0, Ordering::SeqCst);
-        ring();
+        run.ring();
         comes_free(0);
     }
 }

@@ -25,6 +25,20 @@ fn table(path: &Path) -> Table {
     Table::of(&std::fs::read(path).unwrap()).unwrap_or_else(|e| panic!("{}: {e}", path.display()))
 }
 
+/// What is assembled, linked so.
+fn linked(folder: &Path, text: &str, how: &[&str]) -> PathBuf {
+    let (source, file) = (folder.join("linked.s"), folder.join("linked"));
+    std::fs::write(&source, text).unwrap();
+    let built = Command::new("cc")
+        .arg("-nostdlib")
+        .args(how)
+        .arg("-o")
+        .args([&file, &source])
+        .status();
+    assert!(built.unwrap().success(), "{how:?}: {text}");
+    file
+}
+
 /// Addresses of instructions by objdump, whose decoder is another one, with their text.
 fn disassembled(path: &Path) -> Option<Vec<(u64, String)>> {
     let done = Command::new("objdump")
@@ -223,15 +237,8 @@ const COMPARES: &str = "\t.globl _start\n\t.type _start, @function\n_start:\n\tm
 #[test]
 fn a_function_whose_calls_are_compared_with_stays() {
     let place = tempfile::tempdir().unwrap();
-    let source = place.path().join("compares.s");
-    std::fs::write(&source, COMPARES).unwrap();
     for (how, whole) in [("-no-pie", true), ("-shared", false)] {
-        let file = place.path().join("compares");
-        let built = Command::new("cc")
-            .args(["-nostdlib", how, "-o"])
-            .args([&file, &source])
-            .status();
-        assert!(built.unwrap().success());
+        let file = linked(place.path(), COMPARES, &[how]);
         let table = table(&file);
         let windows: Vec<_> = (table.sites.iter())
             .map(|site| site.window.as_ref().err())
@@ -251,15 +258,9 @@ const LOOKS_LIKE: &str = "\t.text\n\t.globl _start\n\t.type _start, @function\n_
 #[test]
 fn data_in_a_segment_of_code_is_no_call() {
     let place = tempfile::tempdir().unwrap();
-    let source = place.path().join("looks.s");
-    let file = place.path().join("looks");
     for (section, left) in [("\t.section .rodata", 0), ("", 2)] {
-        std::fs::write(&source, LOOKS_LIKE.replace("{section}", section)).unwrap();
-        let built = Command::new("cc")
-            .args(["-nostdlib", "-no-pie", "-Wl,-z,noseparate-code", "-o"])
-            .args([&file, &source])
-            .status();
-        assert!(built.unwrap().success());
+        let text = LOOKS_LIKE.replace("{section}", section);
+        let file = linked(place.path(), &text, &["-no-pie", "-Wl,-z,noseparate-code"]);
         let bytes = std::fs::read(&file).unwrap();
         assert!(executable(&bytes, &[0x0f, 0x05, 0x0f, 0x05]), "{section}");
         let table = table(&file);
@@ -272,22 +273,13 @@ fn data_in_a_segment_of_code_is_no_call() {
 #[test]
 fn a_whole_program_of_which_no_function_is_known_is_not_spliced() {
     let place = tempfile::tempdir().unwrap();
-    let (source, file) = (
-        place.path().join("stripped.s"),
-        place.path().join("stripped"),
-    );
     let text = PUSHES.replace("{begin}", "").replace("{end}", "");
-    std::fs::write(&source, text).unwrap();
     for (strip, whole, knows) in [
         ("-Wl,-s", "-no-pie", true),
         ("-Wl,--no-gc-sections", "-no-pie", false),
         ("-Wl,-s", "-shared", false),
     ] {
-        let built = Command::new("cc")
-            .args(["-nostdlib", whole, strip, "-o"])
-            .args([&file, &source])
-            .status();
-        assert!(built.unwrap().success());
+        let file = linked(place.path(), &text, &[whole, strip]);
         assert_eq!(table(&file).knows_its_calls, knows, "{strip} {whole}");
     }
 }
@@ -300,13 +292,7 @@ const FALLS: &str = "\t.text\n\t.globl _start\n\t.type _start, @function\n_start
 #[test]
 fn data_behind_the_last_function_is_not_its_own() {
     let place = tempfile::tempdir().unwrap();
-    let (source, file) = (place.path().join("falls.s"), place.path().join("falls"));
-    std::fs::write(&source, FALLS).unwrap();
-    let built = Command::new("cc")
-        .args(["-nostdlib", "-no-pie", "-Wl,-z,noseparate-code", "-o"])
-        .args([&file, &source])
-        .status();
-    assert!(built.unwrap().success());
+    let file = linked(place.path(), FALLS, &["-no-pie", "-Wl,-z,noseparate-code"]);
     let bytes = std::fs::read(&file).unwrap();
     assert!(executable(&bytes, &[0xb8, 0x27, 0, 0, 0, 0x0f, 0x05, 0xc3]));
     assert_eq!(table(&file).room(), (1, 1));
@@ -320,16 +306,9 @@ const PUSHES: &str = "\t.text\n\t.globl _start\n\t.type _start, @function\n_star
 #[test]
 fn what_is_pushed_behind_a_call_moves_where_no_unwinder_follows() {
     let place = tempfile::tempdir().unwrap();
-    let source = place.path().join("pushes.s");
-    let file = place.path().join("pushes");
     for (begin, end, room) in [("", "", 1), ("\t.cfi_startproc\n", "\t.cfi_endproc\n", 0)] {
         let text = PUSHES.replace("{begin}", begin).replace("{end}", end);
-        std::fs::write(&source, text).unwrap();
-        let built = Command::new("cc")
-            .args(["-nostdlib", "-no-pie", "-o"])
-            .args([&file, &source])
-            .status();
-        assert!(built.unwrap().success());
+        let file = linked(place.path(), &text, &["-no-pie"]);
         assert_eq!(table(&file).room(), (room, 1), "{begin}");
     }
 }
@@ -427,20 +406,13 @@ fn what_leads_into_a_window_is_found() {
         ),
     ];
     let place = tempfile::tempdir().unwrap();
-    for (linked, way) in ways.iter().chain([&none]) {
-        let source = place.path().join("entered.s");
+    for (links, way) in ways.iter().chain([&none]) {
         let text = (ENTERED
             .replace("{within}", way.within)
             .replace("{code}", way.code))
         .replace("{data}", way.data);
-        std::fs::write(&source, text).unwrap();
-        for link in *linked {
-            let file = place.path().join("entered");
-            let built = Command::new("cc")
-                .args(["-nostdlib", link, "-o"])
-                .args([&file, &source])
-                .status();
-            assert!(built.unwrap().success(), "{}", way.how);
+        for link in *links {
+            let file = linked(place.path(), &text, &[link]);
             let table = table(&file);
             let windows: Vec<_> = (table.sites.iter())
                 .map(|site| site.window.as_ref().err())
@@ -493,16 +465,9 @@ fn what_sets_the_gs_register_is_found_and_data_that_looks_like_it_is_not() {
             false,
         ),
     ] {
-        let source = place.path().join("gs.s");
         let text = GS.replace("{code}", code).replace("{behind}", behind);
-        std::fs::write(&source, text).unwrap();
         for link in ["-shared", "-no-pie"] {
-            let file = place.path().join("gs");
-            let built = Command::new("cc")
-                .args(["-nostdlib", link, "-o"])
-                .args([&file, &source])
-                .status();
-            assert!(built.unwrap().success(), "{code}");
+            let file = linked(place.path(), &text, &[link]);
             let table = table(&file);
             assert_eq!(table.sets_gs, sets, "{code} {behind} {link}");
             assert_eq!(Table::parse(&table.to_bytes()).unwrap(), table);

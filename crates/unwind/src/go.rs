@@ -47,6 +47,9 @@ const TOP_FUNCTIONS: [&str; 4] = [
     "runtime.rt0_go",
 ];
 
+/// Where the table lies in a file; in a position-independent one it is the second.
+pub const SECTIONS: [&str; 2] = [".gopclntab", ".data.rel.ro.gopclntab"];
+
 pub struct GoTable {
     bytes: Vec<u8>,
     count: usize,
@@ -77,10 +80,8 @@ impl GoTable {
         image: &Image<'_, S>,
         max: usize,
     ) -> Result<Option<GoTable>, Error> {
-        let section = image
-            .section(".gopclntab")
-            .or_else(|| image.section(".data.rel.ro.gopclntab"));
-        let Some(section) = section else {
+        let mut sections = SECTIONS.iter();
+        let Some(section) = sections.find_map(|name| image.section(name)) else {
             return Ok(None);
         };
         let bytes = image.content(&section)?;

@@ -31,7 +31,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use go::GoPlace;
+pub use go::{GoPlace, SECTIONS as GO_SECTIONS};
 pub use names::{LibcNames, soname_is_wrapper};
 
 /// Outermost frame, or no code at all: nothing to unwind.
