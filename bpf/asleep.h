@@ -44,7 +44,7 @@ static __always_inline bool task_sleeps(const struct task_struct *task)
 {
 	u32 state = task->__state;
 
-	return state && !(state & TASK_DEAD) && !task->on_cpu && !task->on_rq && !task->exit_state;
+	return state && !(state & TASK_DEAD) && !task->on_cpu && !runqueue_has(task) && !task->exit_state;
 }
 
 static __always_inline u64 task_switches(const struct task_struct *task)

@@ -56,6 +56,17 @@ static __always_inline u64 runqueue_clock(const struct task_struct *task)
 }
 
 /*
+ * Whether a thread runs or waits for a CPU. From 6.12 on one that has gone to sleep before it has used up its share
+ * stays on the run queue for a while (DELAY_DEQUEUE); where CPUs are busy that is often so.
+ */
+static __always_inline bool runqueue_has(const struct task_struct *task)
+{
+	if (!task_read(task)->on_rq)
+		return false;
+	return !bpf_core_field_exists(struct sched_entity, sched_delayed) || !task_read(task)->se.sched_delayed;
+}
+
+/*
  * The running task, of whom a sys_enter on this CPU kept the address: for
  * reading only, and a load through it that would fault gives 0. 6.2 has
  * bpf_rdonly_cast(), which the verifier turns into a move; before that the

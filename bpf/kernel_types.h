@@ -70,7 +70,8 @@ struct sched_entity {
 	struct cfs_rq *cfs_rq;
 	u64 exec_start; /* clock_task when it ran last */
 	u64 sum_exec_runtime;
-	u64 prev_sum_exec_runtime; /* when it got its CPU, in the fair class */
+	u64 prev_sum_exec_runtime;   /* when it got its CPU, in the fair class */
+	unsigned char sched_delayed; /* from 6.12 on */
 };
 
 struct cred {

@@ -87,7 +87,7 @@ static uint64_t row_number(uint64_t nr)
 
 static struct splice_row *row_of(struct splice_block *b, uint64_t nr)
 {
-	return &b->rows[row_number(nr)];
+	return &b->rows[b->row[row_number(nr)]];
 }
 
 static uint32_t bucket(uint64_t ns)
@@ -558,6 +558,7 @@ SELDOM static struct splice_block *block_take(struct splice_area *area)
 	b->self = (uint64_t)b;
 	b->done.start = 0;
 	__builtin_memcpy(b->doors, ((struct splice_run *)area->run)->doors, sizeof b->doors);
+	__builtin_memcpy(b->row, area->own->row, sizeof b->row);
 	special(b);
 	return b;
 }
@@ -621,6 +622,7 @@ static struct splice_request *ask(struct splice_area *area, uint32_t kind, uint3
 	struct splice_request *r = NULL;
 	struct __kernel_timespec a_tenth = { 0, 100000000 }, a_second = { 1, 0 };
 	int64_t began;
+	volatile uint64_t word;
 
 	if (area->quiet || !__atomic_load_n(&run->watcher, __ATOMIC_RELAXED))
 		return NULL;
@@ -648,6 +650,9 @@ static struct splice_request *ask(struct splice_area *area, uint32_t kind, uint3
 	r->fd = fd;
 	r->socket = socket;
 	r->at = (uint64_t)run;
+	word = __builtin_ia32_rdtsc();
+	r->word_at = (uint64_t)&word;
+	r->word = word;
 	r->answer = -ERRNO_ETIMEDOUT;
 	__atomic_store_n(&r->state, SPLICE_ASKED, __ATOMIC_RELEASE);
 	__atomic_fetch_add(&run->bell, 1, __ATOMIC_SEQ_CST);
@@ -1796,6 +1801,19 @@ void splice_find(struct saved *s)
 
 /* ----------------------------------------------------------------- a program begins */
 
+/* Where the rows of numbers are. */
+SELDOM static void rows_order(uint16_t row[SPLICE_NRS])
+{
+	static const uint16_t often[] = { SPLICE_OFTEN };
+	const uint32_t n = sizeof often / sizeof *often;
+	uint16_t next = n;
+
+	for (uint32_t i = 0; i < n; i++)
+		row[often[i]] = (uint16_t)(i + 1);
+	for (uint32_t nr = 0; nr < SPLICE_NRS; nr++)
+		row[nr] = row[nr] ? (uint16_t)(row[nr] - 1) : next++;
+}
+
 /* The process gets area `number` of the run's file. -errno: it has none. */
 SELDOM static long area_map(long fd, uint32_t number, const char *path, uint32_t by_instruction)
 {
@@ -1807,11 +1825,14 @@ SELDOM static long area_map(long fd, uint32_t number, const char *path, uint32_t
 	if (sys_failed(run))
 		return run;
 	at = shared(fd, SPLICE_FIRST_BYTES, offset);
-	if (sys_failed(at))
-		return at;
-	own = of_its_own(SPLICE_OWN_BYTES);
-	if (sys_failed(own))
+	own = sys_failed(at) ? at : of_its_own(SPLICE_OWN_BYTES);
+	/* It goes on without. */
+	if (sys_failed(own)) {
+		if (!sys_failed(at))
+			sys_call(SYS_munmap, at, SPLICE_FIRST_BYTES);
+		sys_call(SYS_munmap, run, SPLICE_RUN_BYTES);
 		return own;
+	}
 	if (((struct splice_run *)run)->places)
 		places = shared(fd, SPLICE_PLACES_BYTES, offset + SPLICE_PLACES_OFFSET);
 	if (sys_failed(places))
@@ -1820,10 +1841,21 @@ SELDOM static long area_map(long fd, uint32_t number, const char *path, uint32_t
 	area->run = (uint64_t)run;
 	area->own = (struct splice_own *)own;
 	area->own->places = (struct splice_places *)places;
+	rows_order(area->own->row);
 	area->number = number;
 	__builtin_memcpy(area->path, path, sizeof area->path);
 	area->by_instruction = by_instruction;
 	return at;
+}
+
+/* Of whom a path of /proc is. */
+static int is_gone(const char *path)
+{
+	long pid = 0;
+
+	for (const char *p = path + sizeof "/proc/" - 1; *p >= '0' && *p <= '9'; p++)
+		pid = pid * 10 + *p - '0';
+	return sys_call(SYS_kill, pid, 0) == -ERRNO_ESRCH;
 }
 
 void splice_begin(struct splice_begin *begin);
@@ -1846,9 +1878,14 @@ void splice_begin(struct splice_begin *begin)
 		sys_call(SYS_close, fd);
 	}
 	if (sys_failed(at)) {
+		struct __kernel_timespec a_second = { 1, 0 };
+
 		for (uint32_t i = 0; i < 2; i++)
 			if (begin->image_fd[i])
 				sys_call(SYS_close, begin->image_fd[i] - 1);
+		/* Whoever watches, if it is still there, takes it out of this, and has its calls told otherwise. */
+		if (!is_gone(begin->run))
+			sys_call(SYS_ppoll, 0, 0, &a_second, 0, 0, 0);
 		return;
 	}
 	area = (struct splice_area *)at;
@@ -2062,9 +2099,9 @@ __asm__(".pushsection .text.begin,\"ax\"\n.globl splice_entry_begin\nsplice_entr
 
 /*
  * What makes a program map all this, at its first instruction. Whoever watches lays it where nobody's code is,
- * makes the program begin there, and stops it by its signal. It needs nobody: should the watcher end at any of its
- * instructions, it goes on (a program that begins has no handlers, and by default SIGURG is nothing).
- * rdi, rsi, rdx: openat's; rbx: struct splice_begin; r12: bytes; r13: process and thread. In r15 where it is mapped, or -errno.
+ * makes the program begin there, and lets it go. It needs nobody: should the watcher end at any of its instructions, it
+ * goes on. Where it cannot, it waits for a second, as splice_begin() does, for whoever watches to see to it.
+ * rdi, rsi, rdx: openat's; rbx: struct splice_begin; r12: bytes.
  */
 __asm__(".pushsection .text.begin,\"ax\"\n.org 64\n"
 	"	movl $257, %eax\n	syscall\n" /* openat */
@@ -2072,14 +2109,14 @@ __asm__(".pushsection .text.begin,\"ax\"\n.org 64\n"
 	"	movl %eax, 28(%rbx)\n	movl %eax, %r8d\n" /* runtime_fd */
 	"	xorl %edi, %edi\n	movq %r12, %rsi\n	movl $5, %edx\n	movl $2, %r10d\n"
 	"	xorl %r9d, %r9d\n	movl $9, %eax\n	syscall\n" /* mmap, private, to be read and executed */
-	"1:	movq %rax, %r15\n"
-	"	movl %r13d, %edi\n	movl %r13d, %esi\n	movl $23, %edx\n	movl $234, %eax\n"
-	"	syscall\n" /* tgkill, SIGURG */
-	"	movq %r15, %rax\n	movq %rbx, %rdi\n	leaq -1024(%rbx), %rsp\n"
-	"	testq %rax, %rax\n	jns 2f\n"
+	"	movq %rbx, %rdi\n	testq %rax, %rax\n	jns 2f\n"
+	"1:	movl 28(%rbx), %edi\n	movl $3, %eax\n	syscall\n" /* close */
+	"	pushq $0\n	pushq $1\n	movq %rsp, %rdx\n"
+	"	xorl %edi, %edi\n	xorl %esi, %esi\n	xorl %r10d, %r10d\n"
+	"	movl $271, %eax\n	syscall\n"            /* ppoll, of nothing */
 	"	movq (%rbx), %rax\n	movq 8(%rbx), %rsp\n" /* as if nobody had come */
-	"	xorl %edx, %edx\n	xorl %edi, %edi\n"
-	"2:	xorl %ebx, %ebx\n	xorl %r12d, %r12d\n	xorl %r13d, %r13d\n	xorl %r15d, %r15d\n"
+	"	xorl %edx, %edx\n	xorl %r8d, %r8d\n"
+	"2:	xorl %ebx, %ebx\n	xorl %r12d, %r12d\n"
 	"	jmp *%rax\n.org 176\n.popsection\n");
 _Static_assert(offsetof(struct splice_begin, runtime_fd) == 28, "as above");
 

@@ -165,6 +165,8 @@ impl Splicer {
             run.sample(Sampling::one_in(one_in));
         }
         let floors = vec![u64::MAX; debox_splice::NRS as usize];
+        // It is looked every SWEEP_EVERY whether the command stands.
+        Signals::stops_untold();
         Ok(Self {
             run,
             rate,
@@ -795,22 +797,17 @@ pub fn own_part_tell(report: &mut Report) {
     // stop while it waits for others.
     let begins = report.run.kind == RunKind::Run;
     let executes = |call: &str| call.starts_with("execve");
+    // Who may not map what it counts in stands in one before its first instruction; nobody counts that.
+    let polls = |row: &CallRow| row.name == "ppoll" && row.count > 0;
+    let stands = begins && !report.calls.iter().any(polls);
     let mut is_there = false;
     for row in &mut report.blocking {
         // Nobody else waits for a futex outside of his calls, or in one that is no futex.
         let asks = row.label == "futex" && row.call.as_deref().map_or(begins, executes);
-        if row.label == "ptrace" && !traced || asks {
+        let stood = stands && row.label == "poll" && row.call.as_deref() == Some("ppoll");
+        if row.label == "ptrace" && !traced || asks || stood {
             SETUP.clone_into(&mut row.label);
             is_there = true;
-        }
-    }
-    let kills = |row: &CallRow| row.name == "tgkill" && row.count > 0;
-    if begins && !report.calls.iter().any(kills) {
-        // By that one a new program comes to its first instruction: it is not its own.
-        let blocking = report.blocking.iter_mut().map(|row| &mut row.call);
-        let by_object = report.by_object.iter_mut().map(|row| &mut row.call);
-        for call in blocking.chain(by_object) {
-            *call = call.take().filter(|call| call != "tgkill");
         }
     }
     // Whoever waits for a futex that we wake has asked for its code to be replaced. A large file's copy takes longer than
@@ -825,9 +822,13 @@ pub fn own_part_tell(report: &mut Report) {
             .parent
             .and_then(|parent| report.chain_links.get(parent));
         // A program may give its threads our name, and those are watched.
-        let ours = !link.by_own && by.is_some_and(|by| by.comm == "debox")
-            || all_ask && link.comm != "debox";
-        if site.is_some_and(|site| site.label == "futex") && ours {
+        let by_us = !link.by_own && by.is_some_and(|by| by.comm == "debox");
+        let ours = match site.map(|site| site.label.as_str()) {
+            Some("futex") => by_us || all_ask && link.comm != "debox",
+            Some("poll") => by_us && stands,
+            _ => false,
+        };
+        if ours {
             report.chain_links[at].site = Some(asked);
             is_there = true;
         }
@@ -835,7 +836,7 @@ pub fn own_part_tell(report: &mut Report) {
     if let Some(site) = report
         .sites
         .iter()
-        .find(|site| begins && site.label == "futex")
+        .find(|site| begins && (site.label == "futex" || stands && site.label == "poll"))
         .cloned()
     {
         report.sites.push(site);

@@ -779,3 +779,95 @@ fn whoever_has_no_privileges_may_too() {
     assert_eq!(report["measured"]["blocked"], false);
     assert_eq!(program.end(), RIGHT);
 }
+
+/// What is in memory that all may know: the begin of a file that is not moved.
+const KNOWN_AT: u64 = 0x40_0000;
+
+/// Asks debox to come along with the next execve of another process, and tells what came of it: 7, it is refused.
+const ASKS_FOR_ANOTHER: &str = r#"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+int main(int argc, char **argv)
+{
+	char line[512];
+	struct splice_run *run = 0;
+	unsigned long from, to, offset;
+	for (int i = 0; i < 2000 && !run; i++, usleep(10000)) {
+		FILE *maps = fopen("/proc/self/maps", "r");
+		while (fgets(line, sizeof line, maps))
+			if (strstr(line, "memfd:debox-splice") && sscanf(line, "%lx-%lx %*s %lx", &from, &to, &offset) == 3 &&
+			    offset == 0 && to - from == SPLICE_RUN_BYTES)
+				run = (struct splice_run *)from;
+		fclose(maps);
+	}
+	if (!run) return 1;
+	struct splice_request *r = &run->request[SPLICE_REQUESTS - 1];
+	r->kind = SPLICE_EXEC;
+	r->tid = atoi(argv[1]);
+	r->at = (unsigned long)run;
+	r->word_at = strtoul(argv[2], 0, 0);
+	r->word = strtoul(argv[3], 0, 0);
+	r->answer = -110;
+	__atomic_store_n(&r->state, SPLICE_ASKED, __ATOMIC_SEQ_CST);
+	/* Whoever answers requests looks once a second in any case. */
+	__atomic_fetch_add(&run->bell, 1, __ATOMIC_SEQ_CST);
+	for (int i = 0; i < 500 && __atomic_load_n(&r->state, __ATOMIC_SEQ_CST) == SPLICE_ASKED; i++) usleep(10000);
+	return r->state != SPLICE_ANSWERED ? 2 : r->answer == -1 ? 7 : 3;
+}
+"#;
+
+/// Root watches a process of somebody else's, who can write what is shared.
+#[test]
+fn whoever_is_attached_to_cannot_have_debox_trace_another() {
+    if !needs::root() {
+        return;
+    }
+    let place = Attached::new();
+    let header = concat!(env!("CARGO_MANIFEST_DIR"), "/../../splice/state.h");
+    let text = format!("#include \"{header}\"\n{ASKS_FOR_ANOTHER}");
+    let asks = place.0.program("asks", &text);
+    let (victim, source) = (
+        place.folder().join("victim"),
+        place.0.file(
+            "victim.c",
+            "#include <unistd.h>\nint main(void) { pause(); }\n",
+        ),
+    );
+    let built = Command::new("cc")
+        .args(["-static", "-no-pie", "-o"])
+        .args([victim.as_os_str(), source.as_ref()])
+        .status();
+    assert!(built.unwrap().success());
+    let mut word = [0; 8];
+    File::open(&victim)
+        .unwrap()
+        .read_exact_at(&mut word, 0)
+        .unwrap();
+    let mut victim = Command::new(&victim).spawn().unwrap();
+    // Its memory is as the attacker says.
+    let there = || {
+        let memory = File::open(format!("/proc/{}/mem", victim.id())).unwrap();
+        let mut is = [0; 8];
+        memory.read_exact_at(&mut is, KNOWN_AT).is_ok() && is == word
+    };
+    while !there() {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    let mut asks = Command::new(asks)
+        .args([victim.id().to_string(), KNOWN_AT.to_string()])
+        .arg(u64::from_le_bytes(word).to_string())
+        .uid(NOBODY)
+        .gid(NOBODY)
+        .spawn()
+        .unwrap();
+    let debox = place.debox(asks.id(), &[]).spawn().unwrap();
+    let asked = asks.wait().unwrap();
+    let said = end(debox);
+    let traced = is_traced(victim.id());
+    victim.kill().unwrap();
+    victim.wait().unwrap();
+    assert_eq!(asked.code(), Some(7), "{said}");
+    assert!(!traced, "{said}");
+}

@@ -368,6 +368,83 @@ fn what_a_program_forbids_its_memory_is_kept_to() {
     }
 }
 
+/// Makes calls, and is right with 7: no register is set at its first instruction, and no file is open but the first three.
+const LIMITED: &str = r#"
+static long call(long nr, long a, long b)
+{
+	long result;
+	asm volatile("syscall" : "=a"(result) : "a"(nr), "D"(a), "S"(b) : "rcx", "r11", "memory");
+	return result;
+}
+__attribute__((used)) static void begin(long set)
+{
+	int open = 0;
+	for (int fd = 3; fd < 256; fd++) open |= call(72, fd, 1) >= 0; /* fcntl, F_GETFD */
+	for (int i = 0; i < 1000; i++) call(110, 0, 0); /* getppid */
+	call(231, set ? 1 : open ? 2 : 7, 0); /* exit_group */
+}
+asm(".globl _start\n_start:\n"
+    "	orq %rbx, %rax\n	orq %rcx, %rax\n	orq %rdx, %rax\n	orq %rsi, %rax\n	orq %rdi, %rax\n	orq %rbp, %rax\n"
+    "	orq %r8, %rax\n	orq %r9, %rax\n	orq %r10, %rax\n	orq %r11, %rax\n	orq %r12, %rax\n	orq %r13, %rax\n"
+    "	orq %r14, %rax\n	orq %r15, %rax\n	movq %rax, %rdi\n	andq $-16, %rsp\n	call begin\n");
+"#;
+
+/// Counts in memory that its limits do not allow, or finds no number for a file: it stands before its first instruction until
+/// it is seen to.
+#[test]
+fn who_may_not_map_what_it_counts_in_is_taken_at_the_boundary() {
+    for user in users() {
+        let place = Place::new();
+        let source = place.file("limited.c", LIMITED);
+        let (program, open) = (place.0.path().join("limited"), place.0.path().join("open"));
+        for (how, to) in [("-no-pie", &program), ("-pie", &open)] {
+            let built = Command::new("cc")
+                .args([
+                    "-O1",
+                    "-static",
+                    "-nostdlib",
+                    "-fno-stack-protector",
+                    how,
+                    "-o",
+                ])
+                .args([to.as_os_str(), source.as_ref()])
+                .status();
+            assert!(built.unwrap().success());
+        }
+        for (limit, program) in [
+            ("ulimit -v 16000", program.to_str().unwrap()),
+            ("ulimit -n 3", open.to_str().unwrap()),
+        ] {
+            let line = format!("{limit}; exec {program}");
+            let (output, report) = place.spliced(user, &[], &["sh", "-c", &line]);
+            assert_eq!(
+                output.status.code(),
+                Some(7),
+                "{user:?} {limit}: {output:?}"
+            );
+            let told = match user {
+                None => {
+                    // The shell asks, too.
+                    assert_eq!(
+                        count(&report, "getppid"),
+                        1001,
+                        "{limit}: {}",
+                        report["notes"]
+                    );
+                    notes(&report, "splice_boundary")
+                }
+                Some(_) => notes(&report, "splice_left"),
+            };
+            assert!(
+                told.iter()
+                    .any(|note| note.contains("do not let it map what it counts in")),
+                "{user:?} {limit}: {}",
+                report["notes"]
+            );
+        }
+    }
+}
+
 /// Looks all the while whether any of its memory may be written and executed at once, beside a library that comes and
 /// goes, and children that have it, too.
 const LOOKS: &str = r#"

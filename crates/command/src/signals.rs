@@ -24,6 +24,18 @@ pub struct Signals {
 }
 
 impl Signals {
+    /// From here on the kernel tells of children that have ended, and no more of those that stop: whoever traces would be
+    /// woken twice at each of their stops, once for nothing. A child that job control stops is there to be looked for.
+    pub fn stops_untold() {
+        // SAFETY: plain data, and an action that is none.
+        unsafe {
+            let mut action: libc::sigaction = std::mem::zeroed();
+            action.sa_sigaction = libc::SIG_DFL;
+            action.sa_flags = libc::SA_NOCLDSTOP;
+            libc::sigaction(libc::SIGCHLD, &action, std::ptr::null_mut());
+        }
+    }
+
     /// `Inherited::take` has blocked the signals that are read here.
     pub fn open() -> Result<Self, Error> {
         let mut all = empty_set();

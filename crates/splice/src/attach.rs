@@ -265,10 +265,9 @@ impl Run {
         let places = (threads.all.iter())
             .map(|held| windows.place(pid, &held.thread.registers))
             .collect::<Result<Vec<_>, _>>()?;
-        let auxiliary = crate::run::auxiliary(pid).map_err(failed("auxv"))?;
         let told = Told {
             index,
-            by_instruction: auxiliary.hwcap2 & 2 != 0,
+            by_instruction: crate::run::sets_gs_by_instruction(),
             all,
             places: &places,
         };

@@ -12,6 +12,8 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
 pub struct Facts {
+    /// Of its first instruction.
+    pub entry: u64,
     /// Address of the program headers, where the kernel says AT_PHDR.
     pub headers: Option<u64>,
     pub interpreter: Option<PathBuf>,
@@ -27,6 +29,7 @@ pub fn facts(file: &[u8]) -> Result<Facts, Error> {
     let endian = header.endian().map_err(not)?;
     let at = header.e_phoff(endian);
     let mut facts = Facts {
+        entry: header.e_entry(endian),
         headers: None,
         interpreter: None,
         spare: 0..0,

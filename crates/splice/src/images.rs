@@ -31,6 +31,8 @@ pub struct Known {
     pub device: u64,
     pub inode: u64,
     pub image: PathBuf,
+    /// Of its first instruction.
+    entry: u64,
     /// Program headers: of the first one that is loaded, and of themselves.
     pub headers: Option<u64>,
     pub interpreter: Option<PathBuf>,
@@ -45,6 +47,11 @@ pub struct Known {
 }
 
 impl Known {
+    /// How far the file was moved that begins at `ip`.
+    pub fn bias_by_entry(&self, ip: u64) -> u64 {
+        ip.wrapping_sub(self.entry)
+    }
+
     /// Where its trampolines come to lie.
     pub fn pool(&self, bias: u64) -> Range<u64> {
         let start = bias.wrapping_add(self.pool.0);
@@ -54,6 +61,11 @@ impl Known {
     /// [`Self::spare`] in a process.
     pub fn spare_at(&self, bias: u64) -> Range<u64> {
         bias.wrapping_add(self.spare.start)..bias.wrapping_add(self.spare.end)
+    }
+
+    /// Whether it has to be mapped, or told that it has calls that are left.
+    pub fn makes_calls(&self) -> bool {
+        !self.parts.is_empty() || self.table.places_left() > 0
     }
 
     /// How far the file was moved of which this is mapped; None: nothing of it is replaced.
@@ -557,6 +569,23 @@ impl Images {
         self.of_kind(file, self.kind(side))
     }
 
+    /// ... of the file that lies there, which is not opened if it is known.
+    ///
+    /// # Errors
+    /// As [`Self::of`], and when it cannot be opened.
+    pub fn of_path(
+        &self,
+        path: &Path,
+        about: &fs::Metadata,
+        side: Side,
+    ) -> Result<Arc<Known>, Error> {
+        let open = |error: io::Error| Error::Run(format!("{}: {error}", path.display()));
+        match self.known_as(&name(about, self.kind(side))) {
+            Some(known) => Ok(known),
+            None => self.of(File::open(path).map_err(open)?, side),
+        }
+    }
+
     fn known_as(&self, name: &str) -> Option<Arc<Known>> {
         let known = self.known.lock().unwrap_or_else(|e| e.into_inner());
         known.get(name).cloned()
@@ -668,6 +697,7 @@ impl Images {
             device: about.dev(),
             inode: about.ino(),
             image,
+            entry: facts.entry,
             headers: facts.headers,
             interpreter: facts.interpreter,
             spare: facts.spare,

@@ -15,6 +15,7 @@
 //! counters (`gs.rs`); and what of a site can move (`site.rs`). `table.rs` is the result, as bytes for a cache and back.
 
 mod attach;
+mod begin;
 mod callers;
 mod clock;
 mod code;
@@ -30,6 +31,7 @@ mod moved;
 mod places;
 mod proc;
 mod remote;
+mod rows;
 mod run;
 mod sample;
 mod site;

@@ -77,6 +77,11 @@ pub fn pid_namespace(pid: i32) -> Option<PathBuf> {
     fs::read_link(format!("/proc/{pid}/ns/pid")).ok()
 }
 
+/// The user namespace; None: the same.
+pub fn user_namespace(pid: i32) -> Option<PathBuf> {
+    fs::read_link(format!("/proc/{pid}/ns/user")).ok()
+}
+
 /// Whether its thread is the only one of its process, which has memory of its own (after vfork it is the parent's):
 /// nobody else runs the code that is written over then. False where that is not known.
 pub fn is_alone(tid: i32) -> bool {
@@ -140,6 +145,17 @@ pub fn may_read(pid: i32, file: &fs::Metadata) -> bool {
 /// # Errors
 /// When it is not there, or not for us to read.
 pub fn memory_read(pid: i32, address: u64, into: &mut [u8]) -> io::Result<()> {
+    match memory_read_some(pid, address, into)? {
+        n if n == into.len() => Ok(()),
+        _ => Err(io::Error::from_raw_os_error(libc::EFAULT)),
+    }
+}
+
+/// ... as much as is there of it.
+///
+/// # Errors
+/// As `memory_read`.
+pub fn memory_read_some(pid: i32, address: u64, into: &mut [u8]) -> io::Result<usize> {
     let local = libc::iovec {
         iov_base: into.as_mut_ptr().cast(),
         iov_len: into.len(),
@@ -149,11 +165,8 @@ pub fn memory_read(pid: i32, address: u64, into: &mut [u8]) -> io::Result<()> {
         iov_len: into.len(),
     };
     // SAFETY: writes `into`, which lives, up to its length.
-    match unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) } {
-        -1 => Err(io::Error::last_os_error()),
-        n if n as usize == into.len() => Ok(()),
-        _ => Err(io::Error::from_raw_os_error(libc::EFAULT)),
-    }
+    let n = unsafe { libc::process_vm_readv(pid, &local, 1, &remote, 1, 0) };
+    usize::try_from(n).map_err(|_| io::Error::last_os_error())
 }
 
 /// # Errors
@@ -318,14 +331,14 @@ pub fn present(pid: i32, start: u64, end: u64) -> io::Result<Vec<(u64, u64)>> {
 }
 
 /// What it may do, as far as a program that another one starts may do less: capabilities, effective and permitted, and the
-/// user namespace that they are of; None: it is gone, or not for us to look at.
-pub fn powers(pid: i32) -> Option<([u32; 4], PathBuf)> {
+/// user namespace that they are of, if that is not known; None: it is gone, or not for us to look at.
+pub fn powers(pid: i32, users: Option<PathBuf>) -> Option<([u32; 4], PathBuf)> {
     const VERSION_3: u32 = 0x2008_0522;
     let header = [VERSION_3, pid as u32];
     let mut sets = [0u32; 6];
     // SAFETY: a header and room for two sets of three words, as that version has them.
     let got = unsafe { libc::syscall(libc::SYS_capget, header.as_ptr(), sets.as_mut_ptr()) };
-    let users = fs::read_link(format!("/proc/{pid}/ns/user")).ok()?;
+    let users = users.or_else(|| user_namespace(pid))?;
     let [effective, permitted, _, effective_more, permitted_more, _] = sets;
     let all = [effective, effective_more, permitted, permitted_more];
     (got == 0).then_some((all, users))
@@ -348,7 +361,7 @@ pub fn rights(pid: i32) -> Option<String> {
     let status = text(pid, "status").ok()?;
     let lines = status.lines();
     let of = lines.filter(|line| OF_RIGHTS.iter().any(|name| line.starts_with(name)));
-    let users = fs::read_link(format!("/proc/{pid}/ns/user")).ok()?;
+    let users = user_namespace(pid)?;
     let mut rights: Vec<&str> = of.collect();
     let users = users.to_string_lossy();
     rights.push(&users);

@@ -27,6 +27,7 @@ pub fn memory(thread: &mut Stopped, by: &Caller<'_>, bytes: u64) -> io::Result<u
     thread.call(by, libc::SYS_mmap, [0, bytes, rights, kind, u64::MAX, 0])
 }
 
+#[derive(Clone)]
 pub struct Sent {
     /// In its numbers, in order.
     pub files: Vec<i32>,

@@ -7,20 +7,25 @@
 //! loader's, before any of it has run. Then it is let go: what it maps later it tells itself.
 //! Nobody is traced but between these two points.
 
+use crate::begin::{Beginning, OnItsWay};
 use crate::image::Side;
 use crate::images::{Images, Known};
 use crate::moved::Rights;
 use crate::places::Places;
 use crate::remote::Sent;
+use crate::rows::Rows;
 use crate::sample::{Number, Sampling, Stamped, Told, long_ns};
-use crate::state::{NRS, area, block, row, run, sample};
+use crate::state::{NRS, area, block, row, row_of, run, sample, sample_of};
 use crate::threads::Threads;
 use crate::tracee::{self, Caller, Stop, Stopped};
 use crate::{Error, clock, maps, proc, remote, spare, state};
 use debox_abi::hist_bucket;
+use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
-use std::io;
+use std::io::{self, Read};
+use std::mem;
+use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -82,6 +87,16 @@ impl Asker {
         match self {
             Self::Command => None,
             Self::Program { slot, .. } => Some(slot),
+        }
+    }
+
+    /// Whether a process that has ended (0: not known which) is none that it may be.
+    fn is_not(self, pid: i32) -> bool {
+        match self {
+            Self::Command => false,
+            Self::Program { by, .. } => {
+                pid != 0 && pid != by.tid && proc::process(by.tid) != Some(pid)
+            }
         }
     }
 }
@@ -265,7 +280,8 @@ const LOOKS_BELOW: usize = 50;
 const UNTRUE: &str = "what they have counted cannot be true: they wrote into their own counters";
 /// As many as there are areas.
 const TOO_MANY: &str = "1,024 programs are counted at this time already";
-const NOT_BEGUN: &str = "another user's, or in another place: it cannot open what is counted in";
+pub(crate) const NOT_BEGUN: &str =
+    "another user's, or in another place: it cannot open what is counted in";
 
 /// Of what others than our own user have us copy.
 const OTHERS_BYTES: u64 = 4 << 30;
@@ -341,12 +357,12 @@ fn why_add(all: &mut Vec<Reason>, why: String, program: Option<String>) {
 }
 
 impl Counted {
-    fn left(&mut self, why: String, program: Option<String>) {
+    pub(crate) fn left(&mut self, why: String, program: Option<String>) {
         self.programs_left += 1;
         why_add(&mut self.why, why, program);
     }
 
-    fn boundary(&mut self, why: String, program: Option<String>) {
+    pub(crate) fn boundary(&mut self, why: String, program: Option<String>) {
         self.boundary += 1;
         why_add(&mut self.boundary_why, why, program);
     }
@@ -384,6 +400,7 @@ const SCAN_COST_TIMES: u32 = 50;
 pub(crate) struct Areas {
     free: Vec<u32>,
     pub(crate) used: Vec<Used>,
+    pub(crate) beginning: Vec<Beginning>,
     samples: Samples,
     /// Threads that could not be traced as they were about to execute something.
     refused: HashSet<i32>,
@@ -400,7 +417,7 @@ pub(crate) struct Common {
     runtime: PathBuf,
     runtime_bytes: u64,
     /// What makes a program map it, and what of it splices one that runs.
-    map_code: Vec<u8>,
+    pub(crate) map_code: Vec<u8>,
     call_code: Vec<u8>,
     boundary: OnceLock<Boundary>,
     only: OnceLock<i32>,
@@ -412,6 +429,8 @@ pub(crate) struct Common {
     /// What a file begins with, but for what is about calls.
     pub(crate) head: Vec<u8>,
     seen: Mutex<Seen>,
+    /// Somebody could not begin.
+    pub(crate) fails: AtomicBool,
     /// Of programs that have ended, and what is told by others than programs.
     counted: Mutex<Counted>,
     /// Of programs that gave up rights.
@@ -544,6 +563,7 @@ impl Run {
             pid_namespace: proc::pid_namespace(std::process::id() as i32),
             began: Instant::now(),
             head: head.clone(),
+            fails: AtomicBool::new(false),
             seen: Mutex::default(),
             counted: Mutex::new(Counted::new()),
             moved: Mutex::default(),
@@ -598,6 +618,7 @@ impl Run {
             areas: Mutex::new(Areas {
                 free: (0..AREAS as u32).rev().collect(),
                 used: Vec::new(),
+                beginning: Vec::new(),
                 samples: Samples::new(),
                 refused: HashSet::new(),
             }),
@@ -653,10 +674,10 @@ impl Run {
         self.word(run::REQUEST + slot as u64 * run::REQUEST_BYTES + field)
     }
 
-    fn futex_wait(word: &AtomicU32, value: u32) {
-        let second = libc::timespec {
-            tv_sec: 1,
-            tv_nsec: 0,
+    fn futex_wait(word: &AtomicU32, value: u32, most: Duration) {
+        let most = libc::timespec {
+            tv_sec: most.as_secs() as i64,
+            tv_nsec: most.subsec_nanos().into(),
         };
         // SAFETY: a live word and time.
         unsafe {
@@ -665,7 +686,7 @@ impl Run {
                 word.as_ptr(),
                 libc::FUTEX_WAIT,
                 value,
-                &second,
+                &most,
                 0,
                 0,
             )
@@ -700,6 +721,24 @@ impl Run {
         );
         Self::futex_wake(state);
         waits.is_ok()
+    }
+
+    /// A thread of ours has something to do: another one waits for more.
+    fn is_busy(self: &Arc<Self>) {
+        if self.idle.fetch_sub(1, Ordering::SeqCst) == 1 {
+            self.worker();
+        }
+    }
+
+    /// Whether a thread of ours that has nothing to do is one too many.
+    fn is_surplus(&self) -> bool {
+        let surplus = self.idle.fetch_add(1, Ordering::SeqCst) >= IDLE * 2;
+        if surplus {
+            self.idle.fetch_sub(1, Ordering::SeqCst);
+            // Who has asked by the place that was just set free was not seen to by others.
+            self.ring();
+        }
+        surplus
     }
 
     /// A thread that answers requests while the run is there.
@@ -742,12 +781,24 @@ impl Run {
     /// us, and it is let go as soon as it stands.
     fn come_along(&self, asker: Asker, mut asked_to_stop: bool) {
         let slot = asker.slot();
+        // While it executes, which makes nobody come into another one. (Who changes it in between, by code that nobody
+        // knows of, has the file mapped already.)
+        let mut users = match asker {
+            Asker::Program { by, .. } => proc::user_namespace(by.tid),
+            Asker::Command => None,
+        };
         loop {
             // What fails here fails since it was killed: then its end is next, and has to be
             // waited for, else nobody else is told of it.
-            let let_go = match tracee::wait() {
-                Err(_) | Ok(Stop::Gone) => true,
-                Ok(Stop::Exec(pid)) => self.begin(pid, asker),
+            let mut stop = tracee::wait();
+            // Another one of ours, which its parent has not waited for yet.
+            if matches!(stop, Ok(Stop::Gone(pid)) if asker.is_not(pid)) {
+                thread::sleep(Duration::from_millis(1));
+                stop = Ok(Stop::Interrupted);
+            }
+            let let_go = match stop {
+                Err(_) | Ok(Stop::Gone(_)) => true,
+                Ok(Stop::Exec(pid)) => self.begin(pid, asker, users.take()),
                 Ok(Stop::Signal(pid, 0)) if asked_to_stop => tracee::detach(pid, 0).is_ok(),
                 Ok(Stop::Signal(pid, signal)) => {
                     let _ = tracee::go_on(pid, signal);
@@ -786,22 +837,28 @@ impl Run {
     }
 
     /// The program stands at its first instruction. Whether it goes on by itself.
-    fn begin(&self, pid: i32, asker: Asker) -> bool {
+    fn begin(&self, pid: i32, asker: Asker, users: Option<PathBuf>) -> bool {
         if !self.counts(pid) {
             return tracee::detach(pid, 0).is_ok();
         }
         let stopped = clock::ticks();
-        let by = tracee::registers(pid).map_or(libc::SYS_execve as u64, |is| is.orig_rax);
-        let executed = || self.executed(by, asker, stopped);
+        let program = Stopped::new(pid);
+        let by = (program.as_ref()).map_or(libc::SYS_execve as u64, |is| is.registers.orig_rax);
+        let told = Cell::new(false);
+        let executed = || {
+            if !told.replace(true) {
+                self.executed(by, asker, stopped);
+            }
+        };
         let same = match self.rights.get() {
             Some(_) => self.has_rights(pid),
-            None => self.is_whose(pid, asker.slot()),
+            None => self.is_whose(pid, asker.slot(), users),
         };
         let below = matches!(asker, Asker::Program { by, .. } if by.below);
         let prepared = match same {
             // It would have other numbers there than the ones by which its counters are known, and mostly other files.
             true if below => Err(Error::Run(BELOW.into())),
-            true => self.prepare(pid, &executed),
+            true => self.prepare(program, &executed),
             false => Err(Error::Run(OTHER_RIGHTS.into())),
         };
         match prepared {
@@ -810,12 +867,14 @@ impl Run {
                 let program = proc::program(pid);
                 let told = self.boundary(pid, Since::Execve);
                 executed();
+                // It may end at once, and all is added up then.
+                let mut ended = self.ended();
                 let let_go = tracee::detach(pid, 0).is_ok();
                 // One that was killed meanwhile has made no call that is missing.
                 match (let_go, told) {
                     (false, _) => {}
-                    (true, true) => self.ended().boundary(error.to_string(), program),
-                    (true, false) => self.ended().left(error.to_string(), program),
+                    (true, true) => ended.boundary(error.to_string(), program),
+                    (true, false) => ended.left(error.to_string(), program),
                 }
                 let_go
             }
@@ -884,7 +943,7 @@ impl Run {
         let _ = self.common.boundary.set(ask);
     }
 
-    fn boundary(&self, tid: i32, since: Since) -> bool {
+    pub(crate) fn boundary(&self, tid: i32, since: Since) -> bool {
         self.common
             .boundary
             .get()
@@ -900,7 +959,7 @@ impl Run {
         TOLD
     }
 
-    fn ended(&self) -> std::sync::MutexGuard<'_, Counted> {
+    pub(crate) fn ended(&self) -> std::sync::MutexGuard<'_, Counted> {
         (self.common.counted.lock()).unwrap_or_else(|e| e.into_inner())
     }
 
@@ -923,17 +982,18 @@ impl Run {
     }
 
     /// `last`: what is to be done just before it is let go.
-    fn prepare(&self, pid: i32, last: &dyn Fn()) -> Result<(), Error> {
+    fn prepare(&self, program: io::Result<Stopped>, last: &dyn Fn()) -> Result<(), Error> {
         let io = |what: &'static str| move |e: io::Error| Error::Run(format!("{what}: {e}"));
-        let mut program = Stopped::new(pid).map_err(io("registers"))?;
+        let mut program = program.map_err(io("registers"))?;
+        let pid = program.pid;
         if !program.is_native() {
             return Err(Error::Run("a 32-bit program".into()));
         }
         let before = program.registers;
-        let auxiliary = auxiliary(pid).map_err(io("auxv"))?;
-        let exe = File::open(format!("/proc/{pid}/exe")).map_err(io("exe"))?;
+        let exe = PathBuf::from(format!("/proc/{pid}/exe"));
+        let about = std::fs::metadata(&exe).map_err(io("exe"))?;
         // Who may not is sent them, where it has the rights of all who have them.
-        let opens = may_open_ours(pid, &exe).map_err(io("its rights"))?;
+        let opens = may_open_ours(pid, &about).map_err(io("its rights"))?;
         let sends = match (&*self.whose(), self.is_attached()) {
             (_, true) => !opens,
             (Whose::Command(_), false) if opens => false,
@@ -946,44 +1006,72 @@ impl Run {
         if sends && !proc::is_readable(pid) {
             return Err(Error::Run("its user may not read it".into()));
         }
-        let main = self.images().of(exe, Side::Below)?;
-        let headers = main
-            .headers
-            .ok_or(Error::Damaged("its headers are not loaded"))?;
-        let main_bias = auxiliary.headers.wrapping_sub(headers);
-        let mut parts: Vec<(Arc<Known>, u64)> = vec![(Arc::clone(&main), main_bias)];
+        if !sends && !self.may_find(pid) {
+            return Err(Error::Run(NOT_BEGUN.into()));
+        }
+        let main = self.images().of_path(&exe, &about, Side::Below)?;
+        let mut parts: Vec<(Arc<Known>, u64)> = Vec::new();
+        // Whose first instruction it stands at.
         if let Some(path) = &main.interpreter {
             let root = PathBuf::from(format!("/proc/{pid}/root"));
             let loader = match sends {
-                false => File::open(root.join(path.strip_prefix("/").unwrap_or(path))),
+                false => {
+                    let path = root.join(path.strip_prefix("/").unwrap_or(path));
+                    let about = std::fs::metadata(&path).map_err(io("the loader"))?;
+                    self.images().of_path(&path, &about, Side::Below)?
+                }
                 // What the kernel has mapped, whatever lies by that name where we are.
-                true => loader_of(pid, auxiliary.base, &root),
+                true => {
+                    let loader = loader_of(pid, before.rip, &root).map_err(io("the loader"))?;
+                    self.images().of(loader, Side::Below)?
+                }
             };
-            let loader = loader.map_err(io("the loader"))?;
-            parts.push((self.images().of(loader, Side::Below)?, auxiliary.base));
+            let bias = loader.bias_by_entry(before.rip);
+            parts.push((loader, bias));
         }
+        // A program that leaves all calls to libraries needs nothing but to be looked at, and room behind its code only
+        // where its loader has none.
+        let places = self.word(run::PLACES).load(Ordering::Relaxed) != 0;
+        let least = Caller::bytes(self.call_code()).max(self.common.map_code.len() as u64) + 16;
+        let room = |part: &Known| part.spare.end - part.spare.start >= least;
+        let wanted = main.makes_calls() || places || !parts.iter().all(|(part, _)| room(part));
+        let bias = match (&main.interpreter, wanted) {
+            (None, _) => main.bias_by_entry(before.rip),
+            (Some(_), false) => 0,
+            (Some(_), true) => {
+                let headers = (main.headers).ok_or(Error::Damaged("its headers are not loaded"))?;
+                (headers_of(pid).map_err(io("auxv"))?).wrapping_sub(headers)
+            }
+        };
+        let (room_in_main, begins_itself) = (main.spare_at(bias), main.interpreter.is_none());
+        parts.push((main, bias));
         if let Some(why) = parts.iter().find_map(|(part, _)| part.table.against()) {
             return Err(Error::Run(why.into()));
         }
         let index = self.area_take()?;
+        let mut spare: Vec<Range<u64>> = Vec::new();
+        if parts.len() > 1 {
+            spare.extend(parts.first().map(|(part, bias)| part.spare_at(*bias)));
+        }
+        spare.extend((wanted || begins_itself).then_some(room_in_main));
+        parts.retain(|(part, _)| places || part.makes_calls());
         let begin = Begin {
-            auxiliary: &auxiliary,
             index,
             parts: &parts,
+            spare: &spare,
             sends,
         };
-        let begun = self.inject(&mut program, &before, &begin);
-        if let Err(error) = begun {
-            self.area_free(index);
-            // As it was.
-            let _ = tracee::registers_set(pid, &before);
-            return Err(error);
-        }
-        self.area_used(Used {
-            index,
-            pid,
-            moved: false,
-        });
+        let laid = match self.inject(&mut program, &begin) {
+            Ok(laid) => laid,
+            Err(error) => {
+                self.area_free(index);
+                // As it was.
+                let _ = tracee::registers_set(pid, &before);
+                program.signals_back();
+                return Err(error);
+            }
+        };
+        self.begins_at(laid);
         last();
         program.let_go().map_err(io("let go"))
     }
@@ -1027,6 +1115,9 @@ impl Run {
     /// It is about to execute something. Anybody may be named who has the file mapped: a service to whom it was given
     /// has not got the runtime.
     fn whose_is(&self, tid: i32) {
+        if !matches!(&*self.whose(), Whose::Anybody) {
+            return;
+        }
         let runtime = std::fs::metadata(self.runtime()).map(|is| is.ino());
         let is_it =
             |one: &maps::Mapping| one.is_code() && runtime.as_ref().ok() == Some(&one.inode);
@@ -1038,12 +1129,12 @@ impl Run {
     }
 
     /// Whether a program that was executed may share what those have who are there.
-    fn is_whose(&self, pid: i32, slot: Option<usize>) -> bool {
+    fn is_whose(&self, pid: i32, slot: Option<usize>, users: Option<PathBuf>) -> bool {
         match &mut *self.whose() {
             // Whoever has other ids may not open what is ours: `may_open_ours`. The command's first program, after
             // its execve, is the one to be compared with.
             Whose::Command(first) => {
-                let powers = proc::powers(pid);
+                let powers = proc::powers(pid, users);
                 powers.is_some_and(|is| *first.get_or_insert_with(|| is.clone()) == is)
             }
             Whose::Anybody => false,
@@ -1078,19 +1169,12 @@ impl Run {
         }
     }
 
-    fn inject(
-        &self,
-        program: &mut Stopped,
-        before: &tracee::Registers,
-        told: &Begin<'_>,
-    ) -> Result<(), Error> {
+    fn inject(&self, program: &mut Stopped, told: &Begin<'_>) -> Result<Beginning, Error> {
         let io = |what: &'static str| move |e: io::Error| Error::Run(format!("{what}: {e}"));
+        let before = program.registers;
         // Below the arguments; nothing lies there yet.
         let begin_at = (before.rsp - 8192) & !63;
-        let spare = || {
-            let parts = told.parts.iter();
-            parts.map(|(part, bias)| part.spare_at(*bias))
-        };
+        let spare = || told.spare.iter().cloned();
         let sent = match told.sends {
             true => Some(
                 self.begin_send(program, told, begin_at - 8192, spare())
@@ -1098,29 +1182,57 @@ impl Run {
             ),
             false => None,
         };
-        let mut begin = self.begin_bytes(before, told, sent.as_ref())?;
+        match self.inject_with(program, told, begin_at, sent.as_ref()) {
+            Ok(place) => Ok(Beginning::new(
+                (told.index, program.pid),
+                before,
+                place,
+                told.spare.to_vec(),
+                sent,
+            )),
+            Err(error) => {
+                if let (Some(sent), Ok(by)) = (&sent, self.caller_in(program.pid, spare())) {
+                    sent.close(program, &by);
+                }
+                Err(error)
+            }
+        }
+    }
+
+    /// Where what maps the runtime lies.
+    fn inject_with(
+        &self,
+        program: &Stopped,
+        told: &Begin<'_>,
+        begin_at: u64,
+        sent: Option<&Sent>,
+    ) -> Result<u64, Error> {
+        let io = |what: &'static str| move |e: io::Error| Error::Run(format!("{what}: {e}"));
+        let before = &program.registers;
+        let mut begin = self.begin_bytes(before, told, sent)?;
         let path_at = begin_at + begin.len() as u64;
         begin.extend(std::os::unix::ffi::OsStrExt::as_bytes(
             self.common.runtime.as_os_str(),
         ));
         begin.push(0);
         program.write(begin_at, &begin).map_err(io("the stack"))?;
-        let place = spare::place(program.pid, self.common.map_code.len() as u64, spare())
+        let spare = told.spare.iter().cloned();
+        let place = spare::place(program.pid, self.common.map_code.len() as u64, spare)
             .map_err(io("the runtime"))?;
-        let there = (program.lay(place, &self.common.map_code)).map_err(io("the runtime"))?;
+        // It stays, behind what is somebody's.
+        (program.write_code(place, &self.common.map_code)).map_err(io("the runtime"))?;
         let with = tracee::Registers {
             rdi: libc::AT_FDCWD as u64,
             rsi: path_at,
             rdx: (libc::O_RDONLY | libc::O_CLOEXEC) as u64,
             rbx: begin_at,
             r12: self.common.runtime_bytes,
-            r13: program.pid as u64,
             rsp: begin_at - 1024,
             rip: place,
             ..*before
         };
         // Behind the call that would open the runtime.
-        let with = match &sent {
+        let with = match sent {
             Some(sent) => tracee::Registers {
                 rax: sent.files[1] as u64,
                 rip: place + state::MAP_OPENED,
@@ -1128,26 +1240,16 @@ impl Run {
             },
             None => with,
         };
-        program.divert(&with).map_err(io("registers"))?;
         // Should we end from here on, it does all this, or begins, by itself.
-        let end = place + self.common.map_code.len() as u64;
-        let mapped = (program.shown(place..end)).map_err(io("the runtime"))?;
-        if let error @ -4095..=-1 = mapped.r15 as i64 {
-            let _ = program.lay(place, &there);
-            if let (Some(sent), Ok(by)) = (&sent, self.caller_in(program.pid, spare())) {
-                sent.close(program, &by);
-            }
-            let error = io::Error::from_raw_os_error(-error as i32);
-            return Err(Error::Run(format!("the runtime: {error}")));
-        }
-        Ok(())
+        program.divert(&with).map_err(io("registers"))?;
+        Ok(place)
     }
 
     /// What makes calls in a process.
-    fn caller_in(
+    pub(crate) fn caller_in(
         &self,
         pid: i32,
-        spare: impl Iterator<Item = std::ops::Range<u64>>,
+        spare: impl Iterator<Item = Range<u64>>,
     ) -> io::Result<Caller<'_>> {
         let code = self.call_code();
         let place = spare::place(pid, Caller::bytes(code), spare)?;
@@ -1160,7 +1262,7 @@ impl Run {
         program: &mut Stopped,
         told: &Begin<'_>,
         memory: u64,
-        spare: impl Iterator<Item = std::ops::Range<u64>>,
+        spare: impl Iterator<Item = Range<u64>>,
     ) -> io::Result<Sent> {
         let pid = program.pid;
         let by = self.caller_in(pid, spare)?;
@@ -1186,10 +1288,10 @@ impl Run {
         let (index, parts) = (told.index, told.parts);
         let mut out = Vec::new();
         out.extend([before.rip, before.rsp].map(u64::to_le_bytes).concat());
-        let by_instruction = u32::from(told.auxiliary.hwcap2 & 2 != 0);
-        // The last one the program itself writes.
+        let by_instruction = u32::from(sets_gs_by_instruction());
+        // The last one the program itself writes: no file yet.
         out.extend(
-            [index, parts.len() as u32, by_instruction, 0]
+            [index, parts.len() as u32, by_instruction, u32::MAX]
                 .map(u32::to_le_bytes)
                 .concat(),
         );
@@ -1362,18 +1464,14 @@ impl Run {
     /// Calls of an area that were stamped, by number.
     fn stamped(&self, index: u32) -> io::Result<Vec<Stamped>> {
         let mut all = vec![Stamped::default(); NRS as usize];
-        let mut bytes = vec![0u8; (block::BYTES - block::ROWS) as usize];
+        let mut rows = Rows::new();
         for at in self.blocks_used(index) {
-            bytes.fill(0);
-            self.read_data(&mut bytes, at + block::ROWS)?;
-            let long = |at: u64| {
-                let at = at as usize;
-                u64::from_le_bytes(bytes[at..at + 8].try_into().unwrap_or_default())
-            };
-            for (nr, of) in (0u64..).zip(&mut all) {
-                let row = nr * row::BYTES;
-                let sample = block::SAMPLE - block::ROWS + nr * sample::BYTES;
-                let count = long(row + row::COUNT);
+            rows.read(self, at)?;
+            let long = |at: u64| proc::long_of(&rows.bytes, at as usize);
+            for (nr, of) in (0u32..).zip(&mut all) {
+                let row = row_of(nr) - block::ROWS;
+                let sample = sample_of(nr) - block::ROWS;
+                let count = rows.count(nr);
                 if count == 0 {
                     continue;
                 }
@@ -1382,7 +1480,7 @@ impl Run {
                     &mut of.long_ns,
                     long_ns(wall_ns, |k| {
                         let at = (row + row::HIST) as usize + 4 * k;
-                        u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap_or_default()).into()
+                        proc::int_of(&rows.bytes, at) as u32 as u64
                     }),
                 );
                 more(
@@ -1413,7 +1511,7 @@ impl Run {
                 continue;
             }
             bytes.fill(0);
-            self.read_data(&mut bytes, at + block::SAMPLE)?;
+            self.read_data(&mut bytes, at + block::SAMPLE, |_| {})?;
             for (nr, number) in (0u64..).zip(numbers) {
                 let told = Told::parse(&bytes[(nr * sample::BYTES) as usize..]);
                 if told != number.told {
@@ -1436,15 +1534,16 @@ impl Run {
         counted.copied = self.images().copied();
         let moved = self.moved().clone();
         for run in self.files(&moved) {
-            for &used in &run.areas().used {
-                run.add(used, &mut counted)?;
+            let used = run.areas().used.clone();
+            for used in used {
+                run.add(used, run.on_its_way(used.index), &mut counted)?;
             }
         }
         Ok(counted)
     }
 
     /// Adds up an area. What was never touched is not read, and so takes no memory.
-    fn add(&self, used: Used, counted: &mut Counted) -> io::Result<()> {
+    fn add(&self, used: Used, on_its_way: OnItsWay, counted: &mut Counted) -> io::Result<()> {
         let Used { index, pid, moved } = used;
         if !self.counts(pid) {
             return Ok(());
@@ -1459,8 +1558,8 @@ impl Run {
             u64::from_le_bytes(bytes[at as usize..][..8].try_into().unwrap_or_default())
         };
         if word(&head, 0) == 0 {
-            if !moved {
-                counted.left(NOT_BEGUN.into(), None);
+            if let (false, Some(why)) = (moved, on_its_way.missing()) {
+                counted.left(why.into(), None);
             }
             return Ok(());
         }
@@ -1507,14 +1606,14 @@ impl Run {
         );
         if self.word(run::PLACES).load(Ordering::Relaxed) != 0 {
             let mut bytes = vec![0u8; state::places::BYTES as usize];
-            self.read_data(&mut bytes, start + area::PLACES)?;
+            self.read_data(&mut bytes, start + area::PLACES, |_| {})?;
             counted.call_places.add(&bytes, pid);
         }
         // Written by the programs: it may be anything. What no thread can have done in this time would be all that is seen of
         // the others.
         let most = (self.common.began.elapsed().as_nanos() as u64).saturating_mul(area::BLOCKS);
         let mut untrue = false;
-        let mut rows = vec![0u8; (block::BYTES - block::ROWS) as usize];
+        let mut rows = Rows::new();
         for at in self.blocks_used(index) {
             self.file.read_exact_at(&mut head, at)?;
             if long(&head, block::SELF) == 0 || !self.counts(word(&head, block::PID) as i32) {
@@ -1528,14 +1627,13 @@ impl Run {
                 }
                 false => untrue = true,
             }
-            rows.fill(0);
-            self.read_data(&mut rows, at + block::ROWS)?;
-            for (nr, sums) in counted.calls.iter_mut().enumerate() {
-                let row = &rows[nr * row::BYTES as usize..][..row::BYTES as usize];
-                let count = long(row, row::COUNT);
+            rows.read(self, at)?;
+            for (nr, sums) in (0u32..).zip(counted.calls.iter_mut()) {
+                let count = rows.count(nr);
                 if count == 0 {
                     continue;
                 }
+                let row = &rows.bytes[(row_of(nr) - block::ROWS) as usize..][..row::BYTES as usize];
                 let times = long(row, row::WALL_NS).max(long(row, row::MAX_NS));
                 if count.max(times).max(long(row, row::ERRORS)) > most {
                     untrue = true;
@@ -1547,8 +1645,7 @@ impl Run {
                 more(&mut sums.errors, long(row, row::ERRORS));
                 more(&mut sums.missing, long(row, row::MISSING));
                 more(&mut sums.ones, long(row, row::ONES));
-                let samples = &rows[(block::SAMPLE - block::ROWS) as usize..];
-                let sample = &samples[nr * sample::BYTES as usize..][..sample::BYTES as usize];
+                let sample = &rows.bytes[(sample_of(nr) - block::ROWS) as usize..];
                 let mut stamped = 0;
                 for (k, n) in sums.hist.iter_mut().enumerate() {
                     let calls = u64::from(word(row, row::HIST + 4 * k as u64));
@@ -1593,7 +1690,12 @@ impl Run {
     }
 
     /// Reads what lies in the file there; the rest of `into` stays as it is.
-    fn read_data(&self, into: &mut [u8], start: u64) -> io::Result<()> {
+    pub(crate) fn read_data(
+        &self,
+        into: &mut [u8],
+        start: u64,
+        mut there: impl FnMut(Range<usize>),
+    ) -> io::Result<()> {
         let end = start + into.len() as u64;
         let mut at = start;
         while at < end {
@@ -1603,8 +1705,9 @@ impl Run {
             // SAFETY: as above.
             let hole = unsafe { libc::lseek(self.file.as_raw_fd(), data as i64, libc::SEEK_HOLE) };
             let hole = u64::try_from(hole).map_or(end, |hole| hole.min(end));
-            let part = &mut into[(data - start) as usize..(hole - start) as usize];
-            self.file.read_exact_at(part, data)?;
+            let part = (data - start) as usize..(hole - start) as usize;
+            there(part.clone());
+            self.file.read_exact_at(&mut into[part], data)?;
             at = hole;
         }
         Ok(())
@@ -1683,16 +1786,21 @@ impl Run {
 
     fn sweep_own(&self, seen: &mut Seen) -> io::Result<()> {
         self.requests_free();
-        let mut areas = self.areas();
-        let used = std::mem::take(&mut areas.used);
+        let _ = self.beginnings_look();
+        let used = self.areas().used.clone();
         for one in used {
             if self.lives(one, seen).unwrap_or(true) {
-                areas.used.push(one);
                 continue;
             }
             let index = one.index;
+            // Before the other lock is taken.
+            let on_its_way = self.on_its_way(index);
+            self.add(one, on_its_way, &mut self.ended())?;
+            // Not before: who is about to begin waits for it.
+            let mut areas = self.areas();
+            areas.beginning.retain(|one| one.index != index);
             areas.samples.remove(&index);
-            self.add(one, &mut self.ended())?;
+            areas.used.retain(|used| used.index != index);
             let start = run::BYTES + u64::from(index) * area::BYTES;
             let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
             // SAFETY: a file of ours.
@@ -1743,7 +1851,7 @@ impl Run {
     }
 
     /// Our threads look at all requests.
-    fn ring(&self) {
+    pub(crate) fn ring(&self) {
         let bell = self.word(run::BELL);
         bell.fetch_add(1, Ordering::SeqCst);
         Self::futex_wake(bell);
@@ -1751,17 +1859,35 @@ impl Run {
 
     /// Who of this run's asks by this number; `at`: where it says that it has the run's file mapped.
     fn asker(&self, slot: usize, number: i32, at: u64) -> Option<By> {
-        let maps = |pid| {
-            proc::has_mapped(pid, at, self.device, self.inode) || !self.mapped_by(pid).is_empty()
-        };
-        let namespace = proc::pid_namespace(number);
-        if namespace.is_some() && namespace == self.common.pid_namespace && maps(number) {
-            return Some(By {
+        let mapped = proc::has_mapped(number, at, self.device, self.inode)
+            || !self.mapped_by(number).is_empty();
+        let is_it = mapped
+            && self
+                .has_word(slot, number)
+                .unwrap_or_else(|| self.is_beside(number));
+        match is_it {
+            true => Some(By {
                 tid: number,
                 below: false,
-            });
+            }),
+            false => self.asker_below(slot, number, at),
         }
-        self.asker_below(slot, number, at)
+    }
+
+    /// Whether it is in our PID namespace.
+    fn is_beside(&self, number: i32) -> bool {
+        let namespace = proc::pid_namespace(number);
+        namespace.is_some() && namespace == self.common.pid_namespace
+    }
+
+    /// Whether the word of a request lies in the memory of a process, of those who share the file: then it is the one that
+    /// asks, and else whoever asks has this number in another PID namespace. None: it is not for us to read.
+    fn has_word(&self, slot: usize, number: i32) -> Option<bool> {
+        let field = |at| u64::from(self.request(slot, at).load(Ordering::Relaxed));
+        let long = |at| field(at) | field(at + 4) << 32;
+        let word = long(run::WORD);
+        let is = proc::word(number, long(run::WORD_AT)).ok()?;
+        Some(is == word)
     }
 
     /// In a PID namespace below ours it asks by another number than it has here: who has that number there, and waits
@@ -1860,12 +1986,12 @@ fn loader_of(pid: i32, base: u64, root: &Path) -> io::Result<File> {
 
 /// Whether a process that stands at its program's first instruction may open a file of ours, as the kernel judges it:
 /// it has our ids. (What it may beyond that, as another user, is not counted on.)
-fn may_open_ours(pid: i32, exe: &File) -> io::Result<bool> {
+fn may_open_ours(pid: i32, exe: &std::fs::Metadata) -> io::Result<bool> {
     const SET_IDS: u32 = libc::S_ISUID | libc::S_ISGID;
     // SAFETY: no arguments, cannot fail.
     let (user, group) = unsafe { (libc::geteuid(), libc::getegid()) };
     // Whose a process is that other users may not look at, this does not say.
-    let plain = exe.metadata()?.mode() & SET_IDS == 0;
+    let plain = exe.mode() & SET_IDS == 0;
     let about = std::fs::metadata(format!("/proc/{pid}"))?;
     if about.uid() != user || plain {
         return Ok(about.uid() == user);
@@ -1888,6 +2014,8 @@ fn attention_unblock() {
 
 fn serve(weak: &Weak<Run>) {
     attention_unblock();
+    // Somebody was let go to begin, perhaps.
+    let mut begins = false;
     loop {
         let Some(run) = weak.upgrade() else {
             return;
@@ -1917,19 +2045,30 @@ fn serve(weak: &Weak<Run>) {
                 run.with[slot].store(0, Ordering::SeqCst);
                 continue;
             }
-            if run.idle.fetch_sub(1, Ordering::SeqCst) == 1 {
-                run.worker();
-            }
+            run.is_busy();
             run.serve_one(slot);
-            if run.idle.fetch_add(1, Ordering::SeqCst) >= IDLE * 2 {
-                run.idle.fetch_sub(1, Ordering::SeqCst);
-                // Who has asked by the place that was just set free was not seen to by others.
-                run.ring();
+            begins = true;
+            if run.is_surplus() {
+                return;
+            }
+        }
+        if let Some(late) = run.late_take() {
+            found = true;
+            run.is_busy();
+            run.late_look(late);
+            begins = true;
+            if run.is_surplus() {
                 return;
             }
         }
         if !found {
-            Run::futex_wait(bell, rung);
+            let soon = mem::take(&mut begins);
+            let most = match soon {
+                true => run.begins_within(),
+                false => Duration::from_secs(1),
+            };
+            Run::futex_wait(bell, rung, most);
+            begins = soon && run.beginnings_look();
         }
     }
 }
@@ -1959,9 +2098,9 @@ impl Run {
             None => format!("it may not be traced: {error}"),
         };
         let told = self.boundary(tid, Since::Executes);
-        let mut areas = self.areas();
         // It tries again where its execve has failed.
-        if areas.refused.insert(tid) {
+        let first = self.areas().refused.insert(tid);
+        if first {
             match told {
                 true => self.ended().boundary(why, None),
                 false => self.ended().left(why, None),
@@ -1994,7 +2133,7 @@ impl Run {
                 -libc::EPERM
             }
             (Some(_), None) => -libc::EPERM,
-            (Some(Asked::Exec), Some(by)) => match tracee::seize(by.tid) {
+            (Some(Asked::Exec), Some(by)) => match self.seize(by.tid) {
                 Ok(()) => {
                     self.whose_is(by.tid);
                     let began = fd;
@@ -2129,34 +2268,31 @@ impl Run {
 
 /// A program that is about to begin.
 struct Begin<'a> {
-    auxiliary: &'a Auxiliary,
     index: u32,
     /// It and its loader, and where they lie.
     parts: &'a [(Arc<Known>, u64)],
+    /// Where code of ours may lie.
+    spare: &'a [Range<u64>],
     /// It gets our files.
     sends: bool,
 }
 
-pub(crate) struct Auxiliary {
-    base: u64,
-    headers: u64,
-    pub(crate) hwcap2: u64,
+/// AT_PHDR of a process.
+fn headers_of(pid: i32) -> io::Result<u64> {
+    // It ends with AT_NULL, long before.
+    let mut bytes = [0; state::PAGE as usize];
+    let n = File::open(format!("/proc/{pid}/auxv"))?.read(&mut bytes)?;
+    let mut entries = bytes[..n].chunks_exact(16);
+    let entry = entries.find(|entry| proc::long_of(entry, 0) == libc::AT_PHDR);
+    Ok(entry.map_or(0, |entry| proc::long_of(entry, 8)))
 }
 
-pub(crate) fn auxiliary(pid: i32) -> io::Result<Auxiliary> {
-    let bytes = proc::read(pid, "auxv")?;
-    let of = |kind: u64| {
-        bytes.chunks_exact(16).find_map(|entry| {
-            let word =
-                |at: usize| u64::from_le_bytes(entry[at..at + 8].try_into().unwrap_or_default());
-            (word(0) == kind).then(|| word(8))
-        })
-    };
-    Ok(Auxiliary {
-        base: of(libc::AT_BASE).unwrap_or(0),
-        headers: of(libc::AT_PHDR).unwrap_or(0),
-        hwcap2: of(libc::AT_HWCAP2).unwrap_or(0),
-    })
+/// Whether programs may set GS by an instruction here.
+pub(crate) fn sets_gs_by_instruction() -> bool {
+    const HWCAP2_FSGSBASE: u64 = 2;
+    // SAFETY: no pointers.
+    let has = unsafe { libc::getauxval(libc::AT_HWCAP2) };
+    has & HWCAP2_FSGSBASE != 0
 }
 
 #[cfg(test)]

@@ -29,6 +29,7 @@ pub mod block {
     pub const LAST_RESULT: u64 = 480;
     pub const SPECIAL: u64 = 512;
     pub const DOORS: u64 = 1024;
+    pub const ROW: u64 = 2544;
     pub const ROWS: u64 = 4096;
     pub const SAMPLE: u64 = ROWS + super::NRS as u64 * super::row::BYTES;
     pub const BYTES: u64 = SAMPLE + super::NRS as u64 * super::sample::BYTES;
@@ -122,12 +123,12 @@ pub mod run {
     pub const IMAGES: u64 = 32;
     pub const IMAGES_BYTES: u64 = 256;
     pub const REQUEST: u64 = 288;
-    pub const REQUEST_BYTES: u64 = 32;
-    pub const REQUESTS: usize = 64;
-    pub const DOORS: u64 = 2336;
-    pub const PLACES: u64 = 3360;
-    pub const USER: u64 = 3364;
-    pub const SAMPLE: u64 = 3368;
+    pub const REQUEST_BYTES: u64 = 48;
+    pub const REQUESTS: usize = 48;
+    pub const DOORS: u64 = 2592;
+    pub const PLACES: u64 = 3616;
+    pub const USER: u64 = 3620;
+    pub const SAMPLE: u64 = 3624;
     /// Of a request, whose state comes first.
     pub const KIND: u64 = 4;
     pub const TID: u64 = 8;
@@ -135,6 +136,8 @@ pub mod run {
     pub const ANSWER: u64 = 16;
     pub const SOCKET: u64 = 20;
     pub const AT: u64 = 24;
+    pub const WORD_AT: u64 = 32;
+    pub const WORD: u64 = 40;
 }
 
 /// What the runtime is told of a process that runs; threads and codes follow.
@@ -185,7 +188,7 @@ pub const NO_TIME: u64 = u64::MAX;
 pub const DOOR_NONE: u16 = 0xffff;
 /// Always, and the call may have taken memory away.
 pub const DOOR_UNMAPS: u16 = 0;
-pub const VERSION: u32 = 32;
+pub const VERSION: u32 = 35;
 /// Of which a process keeps that their code is replaced.
 pub const FILES: usize = 128;
 pub const IMAGE_MAGIC: u64 = 0x4741_4d49_5842_4544;
@@ -206,9 +209,36 @@ pub fn since(began: u32, now: u64) -> u64 {
     u64::from(((now >> BEGAN_SHIFT) as u32).wrapping_sub(began)) << BEGAN_SHIFT
 }
 
+/// Calls that most programs make, in the order of their rows: `SPLICE_OFTEN`.
+const OFTEN: [u16; 65] = [
+    0, 3, 9, 10, 11, 12, 17, 21, 59, 257, 262, 158, 218, 273, 334, 302, 318, 231, 157, 5, 1, 13,
+    14, 56, 61, 16, 8, 72, 39, 110, 102, 104, 107, 108, 186, 202, 58, 435, 60, 22, 293, 32, 33, 7,
+    271, 20, 4, 6, 89, 267, 79, 217, 332, 228, 35, 230, 44, 45, 46, 47, 232, 281, 28, 24, 63,
+];
+
+/// Of each number which row is its.
+const ROW_NUMBERS: [u16; NRS as usize] = {
+    const NONE: u16 = u16::MAX;
+    let mut numbers = [NONE; NRS as usize];
+    let mut next = 0;
+    while next < OFTEN.len() {
+        numbers[OFTEN[next] as usize] = next as u16;
+        next += 1;
+    }
+    let mut nr = 0;
+    while nr < numbers.len() {
+        if numbers[nr] == NONE {
+            numbers[nr] = next as u16;
+            next += 1;
+        }
+        nr += 1;
+    }
+    numbers
+};
+
 /// The row of a call in a block.
 pub fn row_of(nr: u32) -> u64 {
-    block::ROWS + u64::from(nr.min(NRS - 1)) * row::BYTES
+    block::ROWS + u64::from(ROW_NUMBERS[nr.min(NRS - 1) as usize]) * row::BYTES
 }
 
 /// ... and which of its calls are stamped.
@@ -263,6 +293,7 @@ mod tests {
             ),
             ("offsetof(struct splice_block, special)", block::SPECIAL),
             ("offsetof(struct splice_block, doors)", block::DOORS),
+            ("offsetof(struct splice_block, row)", block::ROW),
             ("offsetof(struct splice_block, rows)", block::ROWS),
             ("sizeof(struct splice_block)", block::BYTES),
             ("offsetof(struct splice_row, count)", row::COUNT),
@@ -417,7 +448,24 @@ mod tests {
             ("offsetof(struct splice_request, fd)", run::FD),
             ("offsetof(struct splice_request, answer)", run::ANSWER),
             ("offsetof(struct splice_request, at)", run::AT),
+            ("offsetof(struct splice_request, word_at)", run::WORD_AT),
+            ("offsetof(struct splice_request, word)", run::WORD),
         ];
+        let often = (0..OFTEN.len()).map(|i| format!("((uint16_t[]){{ SPLICE_OFTEN }})[{i}]"));
+        let often: Vec<String> = often.collect();
+        let rows: Vec<(&str, u64)> = (rows.iter().copied())
+            .chain([(
+                "sizeof((uint16_t[]){ SPLICE_OFTEN }) / sizeof(uint16_t)",
+                OFTEN.len() as u64,
+            )])
+            .chain(often.iter().map(String::as_str).zip(OFTEN.map(u64::from)))
+            .collect();
+        assert!(
+            OFTEN
+                .iter()
+                .zip(0..)
+                .all(|(nr, row)| row_of(u32::from(*nr)) == block::ROWS + row * row::BYTES)
+        );
         let folder = tempfile::tempdir().unwrap();
         let header = concat!(env!("CARGO_MANIFEST_DIR"), "/../../splice/state.h");
         let lines: String = (rows.iter())

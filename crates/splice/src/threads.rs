@@ -104,15 +104,20 @@ impl Threads {
 
     /// Which of them stand still by now.
     fn look(&mut self) -> Result<(), Error> {
-        let mut still = Vec::new();
-        for tid in std::mem::take(&mut self.running) {
-            match tracee::look_for(tid).map_err(failed(tid))? {
-                None | Some(Stop::Interrupted) => still.push(tid),
-                Some(Stop::Gone) => {}
+        let mut at = 0;
+        // Who has not been looked at when this fails, is let go with the others.
+        while let Some(&tid) = self.running.get(at) {
+            let stop = tracee::look_for(tid).map_err(failed(tid))?;
+            if matches!(stop, None | Some(Stop::Interrupted)) {
+                at += 1;
+                continue;
+            }
+            self.running.swap_remove(at);
+            match stop {
+                None | Some(Stop::Interrupted | Stop::Gone(_)) => {}
                 Some(Stop::Signal(_, signal)) => self.held(tid, signal)?,
                 // (Nobody asked for the begin of a call.)
                 Some(Stop::Group(..) | Stop::Call(_)) => {
-                    self.running.extend(still);
                     self.held(tid, 0)?;
                     return Err(Error::Run("it is being stopped by a signal".into()));
                 }
@@ -123,7 +128,6 @@ impl Threads {
                 }
             }
         }
-        self.running.extend(still);
         Ok(())
     }
 
@@ -132,7 +136,7 @@ impl Threads {
             // Killed.
             return Ok(());
         };
-        thread.signals.extend((signal != 0).then_some(signal));
+        thread.arrives = signal;
         let ids = proc::own_ids(tid).map_err(failed(tid))?;
         self.all.push(Held { thread, ids });
         Ok(())
@@ -145,7 +149,7 @@ fn let_go(tid: i32) -> bool {
         Ok(None | Some(Stop::Interrupted)) => return false,
         Ok(Some(Stop::Signal(_, signal))) => signal,
         Ok(Some(Stop::Group(..) | Stop::Exec(_) | Stop::Call(_))) => 0,
-        Ok(Some(Stop::Gone)) | Err(_) => return true,
+        Ok(Some(Stop::Gone(_))) | Err(_) => return true,
     };
     let _ = tracee::detach(tid, signal);
     true

@@ -4,9 +4,9 @@
 //! By ptrace, for some microseconds: from just before an execve to the new program's first
 //! instruction, or where it runs, with all its threads. Only the thread of ours that traces them may.
 
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::MaybeUninit;
-use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::time::Duration;
 
@@ -23,7 +23,8 @@ pub enum Stop {
     Group(i32, i32),
     /// It begins or ends a call, as whoever let it go on wanted to see.
     Call(i32),
-    Gone,
+    /// Which one, if that is known; else 0.
+    Gone(i32),
     /// Somebody wants this thread's attention.
     Interrupted,
 }
@@ -95,12 +96,11 @@ pub fn detach(pid: i32, signal: i32) -> io::Result<()> {
     ptrace(libc::PTRACE_DETACH, pid, 0, signal as usize)
 }
 
-/// Whether it is a child of ours, whose end is for whoever waits for it.
+/// Whether it is a process that is a child of ours, whose end is for whoever waits for it.
 fn is_our_child(pid: i32) -> bool {
-    let about = crate::proc::text(pid, "stat").unwrap_or_default();
-    let parent = (about.rsplit_once(')'))
-        .and_then(|(_, after)| after.split_ascii_whitespace().nth(1)?.parse().ok());
-    parent == Some(std::process::id())
+    let status = crate::proc::text(pid, "status").unwrap_or_default();
+    let is = |name: &str, number: u32| crate::proc::numbers_of(&status, name) == [number];
+    is("PPid:", std::process::id()) && is("Tgid:", pid as u32)
 }
 
 /// The next stop of what this thread traces.
@@ -136,7 +136,7 @@ fn wait_of(of: libc::idtype_t, id: i32, more: i32) -> io::Result<Option<Stop>> {
     }
     let ended = [libc::CLD_EXITED, libc::CLD_KILLED, libc::CLD_DUMPED].contains(&about.si_code);
     if ended && is_our_child(pid) {
-        return Ok(Some(Stop::Gone));
+        return Ok(Some(Stop::Gone(pid)));
     }
     let mut status = 0;
     // SAFETY: writes one int.
@@ -144,7 +144,7 @@ fn wait_of(of: libc::idtype_t, id: i32, more: i32) -> io::Result<Option<Stop>> {
         return interrupted_or_gone().map(Some);
     }
     if !libc::WIFSTOPPED(status) {
-        return Ok(Some(Stop::Gone));
+        return Ok(Some(Stop::Gone(pid)));
     }
     let signal = libc::WSTOPSIG(status);
     Ok(Some(match status >> 16 {
@@ -161,8 +161,22 @@ fn interrupted_or_gone() -> io::Result<Stop> {
     let error = io::Error::last_os_error();
     match error.raw_os_error() {
         Some(libc::EINTR) => Ok(Stop::Interrupted),
-        Some(libc::ECHILD) => Ok(Stop::Gone),
+        Some(libc::ECHILD) => Ok(Stop::Gone(0)),
         _ => Err(error),
+    }
+}
+
+/// What becomes of one that this thread traces, and does not stand still as it should: it was killed, which nobody else is
+/// told of before, or it has executed something.
+pub fn reap(pid: i32) {
+    loop {
+        if detach(pid, 0).is_ok() {
+            return;
+        }
+        match wait_for(pid) {
+            Ok(Stop::Gone(_)) | Err(_) => return,
+            Ok(_) => {}
+        }
     }
 }
 
@@ -185,19 +199,6 @@ pub fn registers_set(pid: i32, registers: &Registers) -> io::Result<()> {
         0,
         std::ptr::from_ref(registers) as usize,
     )
-}
-
-/// The signals that it blocks.
-fn signal_mask(pid: i32) -> io::Result<u64> {
-    let mut mask = 0u64;
-    let at = std::ptr::from_mut(&mut mask) as usize;
-    ptrace(libc::PTRACE_GETSIGMASK, pid, size_of::<u64>(), at)?;
-    Ok(mask)
-}
-
-fn signal_mask_set(pid: i32, mask: u64) -> io::Result<()> {
-    let at = std::ptr::from_ref(&mask) as usize;
-    ptrace(libc::PTRACE_SETSIGMASK, pid, size_of::<u64>(), at)
 }
 
 /// Where the kernel stops it in a call, and what came of it.
@@ -230,8 +231,10 @@ impl Caller<'_> {
 pub struct Stopped {
     pub pid: i32,
     pub registers: Registers,
+    /// It stands where it is to be told whether it gets this one; 0: elsewhere.
+    pub arrives: i32,
     /// Came while it was made to do something; given back as it is let go.
-    pub signals: Vec<i32>,
+    signals: Vec<i32>,
 }
 
 impl Stopped {
@@ -239,6 +242,7 @@ impl Stopped {
         Ok(Self {
             pid,
             registers: registers(pid)?,
+            arrives: 0,
             signals: Vec::new(),
         })
     }
@@ -248,15 +252,25 @@ impl Stopped {
         self.registers.cs == 0x33
     }
 
-    /// Lays code of ours where nobody's is (`spare.rs`); what was there.
+    fn memory(&self) -> io::Result<File> {
+        let path = format!("/proc/{}/mem", self.pid);
+        OpenOptions::new().read(true).write(true).open(path)
+    }
+
+    /// Writes code of ours where nobody's is (`spare.rs`), in pages that it may not write itself.
     ///
     /// # Errors
     /// When it cannot be written.
+    pub fn write_code(&self, at: u64, code: &[u8]) -> io::Result<()> {
+        self.memory()?.write_all_at(code, at)
+    }
+
+    /// ... and what was there.
+    ///
+    /// # Errors
+    /// As of `write_code`.
     pub fn lay(&self, at: u64, code: &[u8]) -> io::Result<Vec<u8>> {
-        let memory = std::fs::OpenOptions::new()
-            .read(true)
-            .write(true)
-            .open(format!("/proc/{}/mem", self.pid))?;
+        let memory = self.memory()?;
         let mut before = vec![0; code.len()];
         memory.read_exact_at(&mut before, at)?;
         memory.write_all_at(code, at)?;
@@ -275,31 +289,34 @@ impl Stopped {
         registers_set(self.pid, &registers)
     }
 
-    /// It goes on up to where code of ours within `code` sends itself SIGURG, and stands still: its registers. A new
-    /// program has no handler for it, and who blocks it gets it all the same.
+    /// A thread that runs stands still, in whatever call it is.
     ///
     /// # Errors
-    /// When it has ended.
-    pub fn shown(&mut self, code: Range<u64>) -> io::Result<Registers> {
-        const URGENT: u64 = 1 << (libc::SIGURG - 1);
-        let mask = signal_mask(self.pid)?;
-        if mask & URGENT != 0 {
-            signal_mask_set(self.pid, mask & !URGENT)?;
-        }
-        let registers = loop {
-            go_on(self.pid, 0)?;
-            if self.next_stop()? == Stop::Signal(self.pid, libc::SIGURG) {
-                let registers = registers(self.pid)?;
-                if code.contains(&registers.rip) {
-                    self.signals.pop();
-                    break registers;
+    /// When it may not be traced, or has ended.
+    pub fn of_running(tid: i32) -> io::Result<Self> {
+        seize(tid)?;
+        Self::interrupted(tid).inspect_err(|_| reap(tid))
+    }
+
+    fn interrupted(tid: i32) -> io::Result<Self> {
+        interrupt(tid)?;
+        let mut signals = Vec::new();
+        loop {
+            match wait_for(tid)? {
+                Stop::Signal(_, 0) | Stop::Group(..) => break,
+                Stop::Exec(_) | Stop::Gone(_) => {
+                    return Err(io::Error::from_raw_os_error(libc::ESRCH));
                 }
+                Stop::Signal(_, signal) => {
+                    signals.push(signal);
+                    go_on(tid, 0)?;
+                }
+                Stop::Call(_) => go_on(tid, 0)?,
+                Stop::Interrupted => {}
             }
-        };
-        if mask & URGENT != 0 {
-            signal_mask_set(self.pid, mask)?;
         }
-        Ok(registers)
+        let stopped = Self::new(tid)?;
+        Ok(Self { signals, ..stopped })
     }
 
     /// It goes on up to the end of the call whose instruction ends at `behind`: what came of it.
@@ -308,6 +325,7 @@ impl Stopped {
     /// When it has ended.
     pub fn call_end(&mut self, behind: u64) -> io::Result<i64> {
         loop {
+            self.arrived();
             ptrace(libc::PTRACE_SYSCALL, self.pid, 0, 0)?;
             if self.next_stop()? == Stop::Call(self.pid) {
                 let info = call_info(self.pid)?;
@@ -358,6 +376,7 @@ impl Stopped {
     pub fn park(&mut self) -> io::Result<()> {
         interrupt(self.pid)?;
         loop {
+            self.arrived();
             go_on(self.pid, 0)?;
             if matches!(self.next_stop()?, Stop::Signal(_, 0) | Stop::Group(..)) {
                 return Ok(());
@@ -370,6 +389,7 @@ impl Stopped {
     /// # Errors
     /// When it has ended, and those of `reached`.
     pub fn run_until(&mut self, mut reached: impl FnMut() -> io::Result<bool>) -> io::Result<()> {
+        self.arrived();
         go_on(self.pid, 0)?;
         while !reached()? {
             match look_for(self.pid)? {
@@ -387,6 +407,12 @@ impl Stopped {
         Ok(())
     }
 
+    /// It is made to go on without the signal that it stands at.
+    fn arrived(&mut self) {
+        let signal = std::mem::take(&mut self.arrives);
+        self.signals.extend((signal != 0).then_some(signal));
+    }
+
     fn next_stop(&mut self) -> io::Result<Stop> {
         loop {
             match wait_for(self.pid)? {
@@ -399,7 +425,7 @@ impl Stopped {
     /// Signals are kept.
     fn stopped(&mut self, stop: &Stop) -> io::Result<()> {
         match stop {
-            Stop::Exec(_) | Stop::Gone => Err(io::Error::from_raw_os_error(libc::ESRCH)),
+            Stop::Exec(_) | Stop::Gone(_) => Err(io::Error::from_raw_os_error(libc::ESRCH)),
             Stop::Signal(_, signal @ 1..) => {
                 self.signals.push(*signal);
                 Ok(())
@@ -448,15 +474,18 @@ impl Stopped {
         }
     }
 
+    /// What came meanwhile is for it: where it stands now it is not asked which signal it gets.
+    pub fn signals_back(&self) {
+        for signal in &self.signals {
+            // SAFETY: to a thread that is stopped by us.
+            unsafe { libc::syscall(libc::SYS_tkill, self.pid, *signal) };
+        }
+    }
+
     /// It goes on where it stands.
     pub fn let_go(self) -> io::Result<()> {
-        let mut signals = self.signals.into_iter();
-        let first = signals.next().unwrap_or(0);
-        for signal in signals {
-            // SAFETY: to a process that is stopped by us.
-            unsafe { libc::kill(self.pid, signal) };
-        }
-        detach(self.pid, first)
+        self.signals_back();
+        detach(self.pid, self.arrives)
     }
 
     /// It stands where `registers` says, in the call that it was in.

@@ -578,6 +578,7 @@ impl Writer {
             return Ok(());
         }
         self.number()?;
+        (self.a).movzx(ecx, word_ptr(rcx * 2 + block::ROW as i32).gs())?;
         self.a.imul_3(ecx, ecx, row::BYTES as i32)
     }
 
