@@ -593,12 +593,17 @@ static void block_give(struct splice_block *b)
 #define ASKS_MS 10000
 #define UNSEEN_MS 100
 
+static int is_gone(long pid)
+{
+	return sys_call(SYS_kill, pid, 0) == -ERRNO_ESRCH;
+}
+
 /* In another PID namespace it cannot be seen, and yet may answer. */
 static int watcher_unseen(const struct splice_run *run)
 {
 	const uint32_t watcher = __atomic_load_n(&run->watcher, __ATOMIC_RELAXED);
 
-	return !watcher || sys_call(SYS_kill, watcher, 0) == -ERRNO_ESRCH;
+	return !watcher || is_gone(watcher);
 }
 
 static int64_t now_ms(void)
@@ -1848,14 +1853,14 @@ SELDOM static long area_map(long fd, uint32_t number, const char *path, uint32_t
 	return at;
 }
 
-/* Of whom a path of /proc is. */
-static int is_gone(const char *path)
+/* Whose folder of /proc a path leads through. */
+static long pid_in(const char *path)
 {
 	long pid = 0;
 
 	for (const char *p = path + sizeof "/proc/" - 1; *p >= '0' && *p <= '9'; p++)
 		pid = pid * 10 + *p - '0';
-	return sys_call(SYS_kill, pid, 0) == -ERRNO_ESRCH;
+	return pid;
 }
 
 void splice_begin(struct splice_begin *begin);
@@ -1884,7 +1889,7 @@ void splice_begin(struct splice_begin *begin)
 			if (begin->image_fd[i])
 				sys_call(SYS_close, begin->image_fd[i] - 1);
 		/* Whoever watches, if it is still there, takes it out of this, and has its calls told otherwise. */
-		if (!is_gone(begin->run))
+		if (!is_gone(pid_in(begin->run)))
 			sys_call(SYS_ppoll, 0, 0, &a_second, 0, 0, 0);
 		return;
 	}

@@ -26,6 +26,7 @@ const BEGINS_WITHIN: Duration = Duration::from_millis(20);
 const FAILS_WITHIN: Duration = Duration::from_millis(3);
 /// One that cannot begin waits so long (splice/runtime.c), and goes on then.
 const STANDS: Duration = Duration::from_secs(1);
+/// ... for certain.
 const WAITS: Duration = Duration::from_millis(1200);
 /// How often one of ours is waited for that has it stopped, a millisecond apart.
 const SEIZES: usize = 100;
@@ -91,11 +92,12 @@ impl Beginning {
         spare: Vec<Range<u64>>,
         sent: Option<Sent>,
     ) -> Self {
+        let now = Instant::now();
         Self {
             index,
             pid,
-            let_go: Instant::now(),
-            since: Instant::now(),
+            let_go: now,
+            since: now,
             stage: Stage::Begins,
             before,
             place,
@@ -107,10 +109,9 @@ impl Beginning {
 
 impl Run {
     /// Just before it is let go.
-    pub(crate) fn begins_at(&self, mut one: Beginning) {
+    pub(crate) fn begins_at(&self, one: Beginning) {
         let areas = &mut *self.areas();
         let (index, pid) = (one.index, one.pid);
-        (one.let_go, one.since) = (Instant::now(), Instant::now());
         areas.beginning.push(one);
         areas.used.push(Used {
             index,
@@ -198,8 +199,7 @@ impl Run {
         let inside = place.contains(&at) || self.is_runtime(pid, at);
         let waits = program.registers.orig_rax == libc::SYS_ppoll as u64;
         let (since, why) = match (begun, inside, waits) {
-            (true, ..) => (None, ""),
-            (false, true, false) => (None, ""),
+            (true, ..) | (false, true, false) => (None, ""),
             (false, false, _) => (Some(Since::Now), RAN_OUT),
             (false, true, true) => {
                 self.common.fails.store(true, Ordering::Relaxed);
@@ -256,16 +256,14 @@ impl Run {
         }
         let path = self.runtime().strip_prefix("/").unwrap_or(self.runtime());
         let there = Path::new(&format!("/proc/{pid}/root")).join(path);
-        let inode = |path: &Path| std::fs::metadata(path).map(|is| is.ino()).ok();
-        inode(&there).is_some_and(|there| inode(self.runtime()) == Some(there))
+        std::fs::metadata(there).is_ok_and(|there| self.runtime_inode() == Some(there.ino()))
     }
 
     /// Whether the runtime is mapped there.
     fn is_runtime(&self, pid: i32, at: u64) -> bool {
-        let runtime = std::fs::metadata(self.runtime()).map(|is| is.ino());
         let all = maps::of(pid).unwrap_or_default();
         let mapped = all.iter().find(|one| one.holds(at));
-        mapped.is_some_and(|one| runtime.is_ok_and(|inode| inode == one.inode))
+        mapped.is_some_and(|one| self.runtime_inode() == Some(one.inode))
     }
 
     /// To come along with an execve. It may be one that began just as it was looked at.

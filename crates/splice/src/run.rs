@@ -23,7 +23,7 @@ use debox_abi::hist_bucket;
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::fs::File;
-use std::io::{self, Read};
+use std::io;
 use std::mem;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -652,6 +652,10 @@ impl Run {
         &self.common.runtime
     }
 
+    pub(crate) fn runtime_inode(&self) -> Option<u64> {
+        std::fs::metadata(self.runtime()).map(|is| is.ino()).ok()
+    }
+
     pub(crate) fn runtime_bytes(&self) -> u64 {
         self.common.runtime_bytes
     }
@@ -672,6 +676,11 @@ impl Run {
 
     fn request(&self, slot: usize, field: u64) -> &AtomicU32 {
         self.word(run::REQUEST + slot as u64 * run::REQUEST_BYTES + field)
+    }
+
+    fn request_long(&self, slot: usize, field: u64) -> u64 {
+        let half = |at| u64::from(self.request(slot, at).load(Ordering::Relaxed));
+        half(field) | half(field + 4) << 32
     }
 
     fn futex_wait(word: &AtomicU32, value: u32, most: Duration) {
@@ -1118,9 +1127,8 @@ impl Run {
         if !matches!(&*self.whose(), Whose::Anybody) {
             return;
         }
-        let runtime = std::fs::metadata(self.runtime()).map(|is| is.ino());
-        let is_it =
-            |one: &maps::Mapping| one.is_code() && runtime.as_ref().ok() == Some(&one.inode);
+        let runtime = self.runtime_inode();
+        let is_it = |one: &maps::Mapping| one.is_code() && runtime == Some(one.inode);
         let spliced = maps::of(tid).is_ok_and(|all| all.iter().any(is_it));
         let mut whose = self.whose();
         if let (Whose::Anybody, true, Some(rights)) = (&*whose, spliced, proc::rights(tid)) {
@@ -1859,8 +1867,8 @@ impl Run {
 
     /// Who of this run's asks by this number; `at`: where it says that it has the run's file mapped.
     fn asker(&self, slot: usize, number: i32, at: u64) -> Option<By> {
-        let mapped = proc::has_mapped(number, at, self.device, self.inode)
-            || !self.mapped_by(number).is_empty();
+        let mapped =
+            proc::has_mapped(number, at, self.device, self.inode) || self.is_mapped_by(number);
         let is_it = mapped
             && self
                 .has_word(slot, number)
@@ -1883,11 +1891,8 @@ impl Run {
     /// Whether the word of a request lies in the memory of a process, of those who share the file: then it is the one that
     /// asks, and else whoever asks has this number in another PID namespace. None: it is not for us to read.
     fn has_word(&self, slot: usize, number: i32) -> Option<bool> {
-        let field = |at| u64::from(self.request(slot, at).load(Ordering::Relaxed));
-        let long = |at| field(at) | field(at + 4) << 32;
-        let word = long(run::WORD);
-        let is = proc::word(number, long(run::WORD_AT)).ok()?;
-        Some(is == word)
+        let is = proc::word(number, self.request_long(slot, run::WORD_AT)).ok()?;
+        Some(is == self.request_long(slot, run::WORD))
     }
 
     /// In a PID namespace below ours it asks by another number than it has here: who has that number there, and waits
@@ -1899,9 +1904,7 @@ impl Run {
                 let namespace = proc::pid_namespace(*pid);
                 namespace.is_some() && namespace != self.common.pid_namespace
             });
-            let others: Vec<i32> = others
-                .filter(|pid| !self.mapped_by(*pid).is_empty())
-                .collect();
+            let others: Vec<i32> = others.filter(|pid| self.is_mapped_by(*pid)).collect();
             let is = |tid: &i32| {
                 proc::own_ids(*tid).is_ok_and(|(_, own)| own == number as u32)
                     && proc::waits_for(*tid, word)
@@ -2114,7 +2117,7 @@ impl Run {
         let error = |e: io::Error| -e.raw_os_error().unwrap_or(libc::EIO);
         let asked = Asked::of(kind);
         // Whoever can write the run's memory can ask in the name of anybody.
-        let at = u64::from(field(run::AT)) | u64::from(field(run::AT + 4)) << 32;
+        let at = self.request_long(slot, run::AT);
         let asker = match asked {
             None | Some(Asked::LetGo) => None,
             Some(_) => self.asker(slot, tid, at),
@@ -2279,10 +2282,8 @@ struct Begin<'a> {
 
 /// AT_PHDR of a process.
 fn headers_of(pid: i32) -> io::Result<u64> {
-    // It ends with AT_NULL, long before.
-    let mut bytes = [0; state::PAGE as usize];
-    let n = File::open(format!("/proc/{pid}/auxv"))?.read(&mut bytes)?;
-    let mut entries = bytes[..n].chunks_exact(16);
+    let bytes = proc::read(pid, "auxv")?;
+    let mut entries = bytes.chunks_exact(16);
     let entry = entries.find(|entry| proc::long_of(entry, 0) == libc::AT_PHDR);
     Ok(entry.map_or(0, |entry| proc::long_of(entry, 8)))
 }
