@@ -224,7 +224,7 @@ static __noinline int away_look(struct task_struct *task, struct thread_state *s
 	away = now - st->out_ns;
 	now_is->site = kind & OUT_BLOCKED ? st->out_site : DEBOX_SITE_NONE;
 	now_is->key = DEBOX_NR_OUTSIDE;
-	__builtin_memcpy(now_is->comm, task->comm, DEBOX_COMM_LEN);
+	comm_copy(now_is->comm, task->comm);
 	now_is->runq_ns = away;
 	if (kind & OUT_BLOCKED) {
 		now_is->flags |= DEBOX_AWAY_ASLEEP | chain_rests(st) << DEBOX_AWAY_LINK_SHIFT;

@@ -89,7 +89,7 @@ VERIFIED_ONCE u32 chain_intern(const struct chain_key *asked, u32 tid)
 	chain->serial = key->serial;
 	chain->tid = tid;
 	chain->depth = depth;
-	__builtin_memcpy(chain->comm, key->comm, DEBOX_COMM_LEN);
+	comm_copy(chain->comm, key->comm);
 	/* Before anybody can learn its number from the table of ids. */
 	barrier();
 	*(volatile u32 *)&chain->type = key->kind;
@@ -192,7 +192,7 @@ VERIFIED_ONCE u32 chain_look_up(struct thread_state *st, u32 kind, u32 site, s32
 	key.flags = flags;
 	key.stack = stack;
 	key.serial = stack ? st->chain_serial : 0;
-	__builtin_memcpy(key.comm, st->who.comm, DEBOX_COMM_LEN);
+	comm_copy(key.comm, st->who.comm);
 	if (parent && kind == DEBOX_CHAIN_SLEEP) {
 		struct debox_chain *above = bpf_map_lookup_elem(&chains, &parent);
 
@@ -243,13 +243,16 @@ static __always_inline bool task_is_worker(const struct task_struct *task)
 	return task->flags & PF_WQ_WORKER;
 }
 
+#define WORKER_NAME 0x72656b726f776bull /* "kworker" */
+
 /* A kernel worker's own name says which work it did last. */
 static __always_inline void who_name(char *to, const struct task_struct *task)
 {
-	if (task_is_worker(task))
-		__builtin_memcpy(to, "kworker\0\0\0\0\0\0\0\0", DEBOX_COMM_LEN);
-	else
-		__builtin_memcpy(to, task->comm, DEBOX_COMM_LEN);
+	bool worker = task_is_worker(task);
+	const u64 *is = (const u64 *)task->comm;
+
+	((comm_word *)to)[0] = worker ? WORKER_NAME : is[0];
+	((comm_word *)to)[1] = worker ? 0 : is[1];
 }
 
 /* The thread's name and user, of whom the links are. */

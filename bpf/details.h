@@ -30,13 +30,10 @@ static __always_inline u64 site_bits(u32 site)
 /* ---- sleeps */
 
 /* Rows of one key are told apart by their place: whoever finds none there claims it. */
-VERIFIED_ONCE u32 culprit_is_at(u32 *at, u32 place)
+static __always_inline bool culprit_is_at(u32 *at, u32 place)
 {
-	u32 found;
+	u32 found = *at;
 
-	if (!at)
-		return 0;
-	found = *at;
 	if (!found) {
 		found = __sync_val_compare_and_swap(at, 0, place);
 		if (!found)
@@ -45,25 +42,39 @@ VERIFIED_ONCE u32 culprit_is_at(u32 *at, u32 place)
 	return found == place;
 }
 
+struct culprit_search {
+	struct debox_details *details;
+	u64 key;
+	u32 place;
+	u32 found;
+};
+
+static long culprit_try(u32 i, struct culprit_search *s)
+{
+	u32 at = (row_place(s->key + s->place) + i) & (DEBOX_CULPRIT_ROWS_MAX - 1);
+	struct debox_culprit_row *row = &s->details->culprits[at];
+
+	if (!row_is_its(&row->key, s->key) || !culprit_is_at(&row->place, s->place))
+		return 0;
+	s->found = at;
+	return 1;
+}
+
 /* `who`: 1 + the user stack where it was << 32 | thread. */
 VERIFIED_ONCE int culprit_add(struct debox_details *details, u64 key, const struct comm_text *comm, u64 who, u64 ns)
 {
-	u32 place = who >> 32, at = row_place(key + place), i;
+	struct culprit_search s = { .details = details, .key = key, .place = who >> 32, .found = NONE };
 	struct debox_culprit_row *row;
 
 	if (!details || !comm)
 		return 0;
-	for (i = 0; i < ROW_PROBES; i++, at++) {
-		row = &details->culprits[at & (DEBOX_CULPRIT_ROWS_MAX - 1)];
-		if (row_is_of(&row->key, key) && culprit_is_at(&row->place, place))
-			break;
-	}
-	if (i == ROW_PROBES) {
+	bpf_loop(ROW_PROBES, culprit_try, &s, 0);
+	if (s.found == NONE) {
 		__sync_fetch_and_add(&details->culprits_dropped, 1);
 		__sync_fetch_and_add(&details->culprits_dropped_ns, ns);
 		return 0;
 	}
-	row = &details->culprits[at & (DEBOX_CULPRIT_ROWS_MAX - 1)];
+	row = &details->culprits[s.found & (DEBOX_CULPRIT_ROWS_MAX - 1)];
 	__sync_fetch_and_add(&row->count, 1);
 	__sync_fetch_and_add(&row->total_ns, ns);
 	if (ns > row->max_ns)
@@ -270,21 +281,28 @@ static __always_inline bool comm_equal(const char *a, const char *b)
 	return x[0] == y[0] && x[1] == y[1];
 }
 
-/* Whether the numbers of a call are in the ranges of a condition. */
-VERIFIED_ONCE u32 condition_fields(const struct debox_condition *condition, const struct finished *call)
-{
-	u32 fields;
+struct condition_search {
+	const struct debox_condition *condition;
+	const struct finished *call;
+	u64 outside;
+};
 
-	if (!condition || !call)
-		return 0;
-	fields = condition->fields;
-	for (u32 f = 0; f < DEBOX_FIELDS; f++) {
-		if (!(fields >> f & 1))
-			continue;
-		if (call->field[f] < condition->min[f] || call->field[f] > condition->max[f])
-			return 0;
-	}
-	return 1;
+static long condition_field(u32 f, struct condition_search *s)
+{
+	if (f >= DEBOX_FIELDS)
+		return 1;
+	s->outside = s->condition->fields >> f & 1 &&
+		     (s->call->field[f] < s->condition->min[f] || s->call->field[f] > s->condition->max[f]);
+	return s->outside;
+}
+
+/* Whether the numbers of a call are in the ranges of a condition. */
+static __always_inline bool condition_fields(const struct debox_condition *condition, const struct finished *call)
+{
+	struct condition_search s = { .condition = condition, .call = call };
+
+	bpf_loop(DEBOX_FIELDS, condition_field, &s, 0);
+	return !s.outside;
 }
 
 static long condition_check(u32 i, void *unused)
@@ -550,7 +568,7 @@ static __noinline int sleep_judge(struct task_struct *task, struct thread_state 
 		return 0;
 	call->field[DEBOX_FIELD_PID] = tgid_of(task);
 	call->field[DEBOX_FIELD_TID] = pid_of(task);
-	__builtin_memcpy(call->comm, task->comm, DEBOX_COMM_LEN);
+	comm_copy(call->comm, task->comm);
 	if (!sleep_wanted(st, off, key) && !slow)
 		return 0;
 	compat = task_in_compat_call(task);
@@ -736,7 +754,7 @@ __noinline int details_call_add(struct thread_state *st, s64 result, u64 now)
 	call->uncertain = 0;
 	call->wanted = 0;
 	call->signal = 0;
-	__builtin_memcpy(call->comm, task->comm, DEBOX_COMM_LEN);
+	comm_copy(call->comm, task->comm);
 	/* Whoever may watch need not be one who may kill. */
 	cred = task_read(task)->real_cred;
 	watcher = account_watcher(st);

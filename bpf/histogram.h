@@ -3,8 +3,8 @@
  * Which bucket does a wall time fall into, and which a sleep?
  *
  * Pure arithmetic, also compiled for the host by the tests and by libdebox.
- * BPF has no count-leading-zeros instruction before v4 of its instruction
- * set, hence the binary search.
+ * BPF has no instruction that counts leading zeros, hence the binary search; without
+ * branches, of which the verifier would follow each way.
  */
 #ifndef DEBOX_HISTOGRAM_H
 #define DEBOX_HISTOGRAM_H
@@ -14,25 +14,15 @@ static inline __attribute__((always_inline)) __u32 debox_log2(__u64 v)
 {
 	__u32 e = 0;
 
-	if (v >> 32) {
-		v >>= 32;
-		e += 32;
-	}
-	if (v >> 16) {
-		v >>= 16;
-		e += 16;
-	}
-	if (v >> 8) {
-		v >>= 8;
-		e += 8;
-	}
-	if (v >> 4) {
-		v >>= 4;
-		e += 4;
-	}
-	if (v >> 2) {
-		v >>= 2;
-		e += 2;
+	/* Any upper half carries into the bit above: its length or nothing is added. */
+	for (__u32 half = 32; half >= 2; half /= 2) {
+		__u32 more = (((v >> half) + (1ull << half) - 1) >> half) * half;
+
+		/* Else clang makes a comparison of it again. */
+		asm volatile(""
+			     : "+r"(more));
+		v >>= more;
+		e += more;
 	}
 	return e + (__u32)(v >> 1);
 }

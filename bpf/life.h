@@ -41,52 +41,68 @@ static __always_inline struct debox_lives *lives_here(const struct thread_state 
 
 /* ---- names and rows */
 
+struct life_search {
+	struct debox_lives *lives;
+	u64 key;
+	u32 found;
+	u32 makes;
+};
+
+static long program_try(u32 i, struct life_search *s)
+{
+	u32 number = (row_place(s->key) + i) & (DEBOX_PROGRAMS_MAX - 1);
+
+	if (!number || !row_is_its(&s->lives->programs[number].key, s->key))
+		return 0;
+	s->found = number;
+	return 1;
+}
+
 /* The number of a name; 0: it found none. */
 VERIFIED_ONCE u32 program_number(struct debox_lives *lives, const struct comm_text *comm)
 {
+	struct life_search s = { .lives = lives };
 	const u64 *words = (const u64 *)comm;
 	u64 key;
-	u32 at;
 
 	if (!lives || !comm)
 		return 0;
 	key = words[0] * 0x9e3779b97f4a7c15ull;
-	key = (key ^ key >> 32 ^ words[1]) * 0xbf58476d1ce4e5b9ull | 1ull << 63;
-	at = row_place(key);
-	for (u32 i = 0; i < ROW_PROBES; i++, at++) {
-		u32 number = at & (DEBOX_PROGRAMS_MAX - 1);
-		struct debox_program *program = &lives->programs[number];
+	s.key = (key ^ key >> 32 ^ words[1]) * 0xbf58476d1ce4e5b9ull | 1ull << 63;
+	bpf_loop(ROW_PROBES, program_try, &s, 0);
+	if (s.found)
+		comm_copy(lives->programs[s.found & (DEBOX_PROGRAMS_MAX - 1)].comm, comm->text);
+	else
+		__sync_fetch_and_add(&lives->programs_dropped, 1);
+	return s.found;
+}
 
-		if (!number || !row_is_of(&program->key, key))
-			continue;
-		comm_copy(program->comm, comm->text);
-		return number;
+static long life_row_try(u32 i, struct life_search *s)
+{
+	u32 number = (row_place(s->key) + i) & (DEBOX_LIVES_MAX - 1);
+	u64 found = s->lives->rows[number].key;
+
+	if (found != s->key) {
+		if (found || !s->makes)
+			return 0;
+		__sync_fetch_and_add(&s->lives->rows_used, 1);
+		if (!row_is_its(&s->lives->rows[number].key, s->key))
+			return 0;
 	}
-	__sync_fetch_and_add(&lives->programs_dropped, 1);
-	return 0;
+	s->found = number;
+	return 1;
 }
 
 /* Finds the row of a key, or makes it while fewer than `most` are used; NONE: there is none. */
 VERIFIED_ONCE u32 life_row_find(struct debox_lives *lives, u64 key, u32 most)
 {
-	u32 at = row_place(key), makes;
+	struct life_search s = { .lives = lives, .key = key, .found = NONE };
 
 	if (!lives)
 		return NONE;
-	makes = lives->rows_used < most;
-	for (u32 i = 0; i < ROW_PROBES; i++, at++) {
-		u32 number = at & (DEBOX_LIVES_MAX - 1);
-		u64 found = lives->rows[number].key;
-
-		if (found == key)
-			return number;
-		if (found || !makes)
-			continue;
-		__sync_fetch_and_add(&lives->rows_used, 1);
-		if (row_is_of(&lives->rows[number].key, key))
-			return number;
-	}
-	return NONE;
+	s.makes = lives->rows_used < most;
+	bpf_loop(ROW_PROBES, life_row_try, &s, 0);
+	return s.found;
 }
 
 #define LIFE_KEY_USED (1ull << 63)

@@ -52,16 +52,18 @@ struct subject {
 static inline __attribute__((always_inline)) __u32 watcher_may_read(const struct watcher *watcher,
 								    const struct subject *subject)
 {
+	/* Without a branch for each: the verifier would follow them all. */
+	__u32 ids = (subject->uid ^ watcher->uid) | (subject->euid ^ watcher->uid) |
+		    (subject->suid ^ watcher->uid) | (subject->gid ^ watcher->gid) |
+		    (subject->egid ^ watcher->gid) | (subject->sgid ^ watcher->gid);
+	__u64 more = (subject->user_ns ^ watcher->user_ns) |
+		     (subject->cap_permitted & ~watcher->cap_permitted);
+
 	if (watcher->flags & WATCHER_PRIVILEGED)
 		return MAY_READ;
-	if ((subject->uid != watcher->uid || subject->euid != watcher->uid ||
-	     subject->suid != watcher->uid || subject->gid != watcher->gid ||
-	     subject->egid != watcher->gid || subject->sgid != watcher->gid) &&
-	    !subject->capable)
+	if (ids && !subject->capable)
 		return REFUSED_IDS;
-	if ((subject->user_ns != watcher->user_ns ||
-	     (subject->cap_permitted & ~watcher->cap_permitted)) &&
-	    !subject->capable)
+	if (more && !subject->capable)
 		return REFUSED_CAPABILITIES;
 	if (subject->has_mm && subject->dumpable != DUMPABLE_BY_USER && !subject->mm_capable)
 		return REFUSED_UNDUMPABLE;

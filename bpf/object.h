@@ -727,13 +727,10 @@ struct {
 } objects_summed SEC(".maps");
 
 /* Whether an entry is the object's, from now on at the latest. */
-VERIFIED_ONCE u32 object_is_at(struct debox_object *entry, struct debox_object *o, u64 hash)
+static __always_inline bool object_is_at(struct debox_object *entry, struct debox_object *o, u64 hash)
 {
-	u64 found;
+	u64 found = entry->hash;
 
-	if (!entry || !o)
-		return 0;
-	found = entry->hash;
 	if (!found) {
 		found = __sync_val_compare_and_swap(&entry->hash, 0, hash);
 		if (!found) {
@@ -754,46 +751,70 @@ VERIFIED_ONCE u32 object_is_at(struct debox_object *entry, struct debox_object *
 	return 1;
 }
 
+struct object_search {
+	struct debox_objects *objects;
+	struct debox_object *object;
+	u64 hash;
+	u32 found;
+};
+
+static long object_try(u32 i, struct object_search *s)
+{
+	u32 number = ((u32)(s->hash >> 40) + i) & (DEBOX_OBJECTS_MAX - 1);
+
+	if (!number || !object_is_at(&s->objects->objects[number], s->object, s->hash))
+		return 0;
+	s->found = number;
+	return 1;
+}
+
 /* The number of the object in the account's table. */
 VERIFIED_ONCE u32 object_intern(struct debox_objects *objects, const struct debox_object *from)
 {
-	u32 zero = 0, at;
+	struct object_search s = { .objects = objects, .found = DEBOX_OBJECT_NO_ROOM };
+	u32 zero = 0;
 	struct debox_object *o = bpf_map_lookup_elem(&objects_summed, &zero);
-	u64 hash;
 
 	if (!objects || !from || !o)
 		return DEBOX_OBJECT_NO_ROOM;
 	*o = *from;
 	object_sum_up(o);
-	hash = object_hash(o);
-	at = (u32)(hash >> 40);
-	for (u32 i = 0; i < ROW_PROBES; i++, at++) {
-		u32 number = at & (DEBOX_OBJECTS_MAX - 1);
+	s.object = o;
+	s.hash = object_hash(o);
+	bpf_loop(ROW_PROBES, object_try, &s, 0);
+	return s.found;
+}
 
-		if (number && object_is_at(&objects->objects[number], o, hash))
-			return number;
-	}
-	return DEBOX_OBJECT_NO_ROOM;
+struct object_row_search {
+	struct debox_objects *objects;
+	u64 key;
+	u64 ns;
+	u32 found;
+};
+
+static long object_row_try(u32 i, struct object_row_search *s)
+{
+	struct debox_object_row *row = &s->objects->rows[(row_place(s->key) + i) & (DEBOX_OBJECT_ROWS_MAX - 1)];
+
+	if (!row_is_its(&row->key, s->key))
+		return 0;
+	__sync_fetch_and_add(&row->count, 1);
+	__sync_fetch_and_add(&row->total_ns, s->ns);
+	if (s->ns > row->max_ns)
+		row->max_ns = s->ns;
+	s->found = 1;
+	return 1;
 }
 
 VERIFIED_ONCE int object_row_add(struct debox_objects *objects, u32 nr_key, u32 id, u64 ns)
 {
-	u64 key = 1ull << 63 | (u64)nr_key << 32 | id;
-	u32 at = row_place(key);
+	struct object_row_search s = { .objects = objects, .key = 1ull << 63 | (u64)nr_key << 32 | id, .ns = ns };
 
 	if (!objects)
 		return 0;
-	for (u32 i = 0; i < ROW_PROBES; i++, at++) {
-		struct debox_object_row *row = &objects->rows[at & (DEBOX_OBJECT_ROWS_MAX - 1)];
-
-		if (!row_is_of(&row->key, key))
-			continue;
-		__sync_fetch_and_add(&row->count, 1);
-		__sync_fetch_and_add(&row->total_ns, ns);
-		if (ns > row->max_ns)
-			row->max_ns = ns;
+	bpf_loop(ROW_PROBES, object_row_try, &s, 0);
+	if (s.found)
 		return 0;
-	}
 	__sync_fetch_and_add(&objects->rows_dropped, 1);
 	__sync_fetch_and_add(&objects->rows_dropped_ns, ns);
 	return 0;

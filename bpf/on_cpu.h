@@ -118,52 +118,64 @@ static __noinline u32 on_cpu_stack(struct debox_on_cpu *table, struct walk *w)
 	return index & ~STACK_NEW;
 }
 
+struct on_cpu_search {
+	struct debox_on_cpu *table;
+	u64 key;
+	u32 found;
+};
+
+static long on_cpu_group_try(u32 i, struct on_cpu_search *s)
+{
+	u32 index = ((u32)(s->key >> 32) + i) & (DEBOX_ON_CPU_GROUPS_MAX - 1);
+
+	if (!index || !row_is_its(&s->table->groups[index].hash, s->key))
+		return 0;
+	s->found = index;
+	return 1;
+}
+
 /* The group of the running thread's name; 0: no room for one more. */
 static __noinline u32 on_cpu_group(struct debox_on_cpu *table)
 {
 	struct comm_text comm;
 	const u64 *words = (const u64 *)comm.text;
 	struct debox_on_cpu_group *group;
-	u32 at, index;
-	u64 hash;
+	struct on_cpu_search s = { .table = table };
 
 	if (!table)
 		return 0;
 	__builtin_memset(&comm, 0, sizeof(comm));
 	bpf_get_current_comm(comm.text, sizeof(comm.text));
-	hash = (words[0] * 0x9e3779b97f4a7c15ull ^ words[1]) * 0xc2b2ae3d27d4eb4full;
-	hash ^= hash >> 31;
-	hash |= 1;
-	at = hash >> 32;
-	for (u32 i = 0; i < ROW_PROBES; i++, at++) {
-		index = at & (DEBOX_ON_CPU_GROUPS_MAX - 1);
-		if (index && row_is_of(&table->groups[index].hash, hash))
-			goto found;
-	}
-	return 0;
-found:
-	/* Here, once, and not in the loop, where the verifier goes through it with each turn. */
-	group = &table->groups[index & (DEBOX_ON_CPU_GROUPS_MAX - 1)];
-	if (!group->comm[0])
+	s.key = (words[0] * 0x9e3779b97f4a7c15ull ^ words[1]) * 0xc2b2ae3d27d4eb4full;
+	s.key ^= s.key >> 31;
+	s.key |= 1;
+	bpf_loop(ROW_PROBES, on_cpu_group_try, &s, 0);
+	group = &table->groups[s.found & (DEBOX_ON_CPU_GROUPS_MAX - 1)];
+	if (s.found && !group->comm[0])
 		comm_copy(group->comm, comm.text);
-	return index;
+	return s.found;
+}
+
+static long on_cpu_row_try(u32 i, struct on_cpu_search *s)
+{
+	struct debox_on_cpu_row *row = &s->table->rows[(row_place(s->key) + i) & (DEBOX_ON_CPU_ROWS_MAX - 1)];
+
+	if (!row_is_its(&row->key, s->key))
+		return 0;
+	__sync_fetch_and_add(&row->count, 1);
+	s->found = 1;
+	return 1;
 }
 
 VERIFIED_ONCE int on_cpu_add(struct debox_on_cpu *table, u64 key)
 {
-	u32 at = row_place(key);
+	struct on_cpu_search s = { .table = table, .key = key };
 
 	if (!table)
 		return 0;
-	for (u32 i = 0; i < ROW_PROBES; i++, at++) {
-		struct debox_on_cpu_row *row = &table->rows[at & (DEBOX_ON_CPU_ROWS_MAX - 1)];
-
-		if (!row_is_of(&row->key, key))
-			continue;
-		__sync_fetch_and_add(&row->count, 1);
-		return 0;
-	}
-	__sync_fetch_and_add(&table->rows_dropped, 1);
+	bpf_loop(ROW_PROBES, on_cpu_row_try, &s, 0);
+	if (!s.found)
+		__sync_fetch_and_add(&table->rows_dropped, 1);
 	return 0;
 }
 
@@ -202,7 +214,7 @@ int on_cpu_clock(struct clock_context *ctx)
 		if (softirq)
 			class = DEBOX_ON_CPU_INTERRUPT;
 		if (call_phase(task, &nr) == CALL_RUNNING) {
-			if (!spliced_by_runtime(&st->spliced))
+			if (!spliced_by_runtime(st))
 				key = nr_key(nr, task_in_compat_call(task));
 			if (class == DEBOX_ON_CPU_KERNEL)
 				class = DEBOX_ON_CPU_CALL;

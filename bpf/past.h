@@ -106,6 +106,7 @@ struct waking {
  * past_room() and what it calls just fit into.) */
 #ifndef PAST_FUNCTION
 #define PAST_FUNCTION static inline
+#define PAST_FORGOTTEN(value, any) (value)
 #endif
 
 /* How long it has run at `now` without a sleep, if all of it is after `from`. */
@@ -173,6 +174,7 @@ PAST_FUNCTION int epoch_slept(struct epoch *epoch, __u32 chain, __u64 ns)
 		epoch->ns[i] += ns;
 		return 0;
 	}
+	least = PAST_FORGOTTEN(least, ns);
 	at = least & (EPOCH_CHAINS - 1);
 	if (least >> 3 >= ns) {
 		epoch->others_ns += ns;
@@ -320,8 +322,8 @@ PAST_FUNCTION int parts_sum(struct parts *parts, __u32 base, __u32 chain, __u64 
 {
 	if (!parts || !ns)
 		return 0;
-	for (__u32 i = 0; i < PARTS_MAX; i++)
-		if (i >= base && part_sum(parts, i, chain, ns))
+	for (__u32 i = base; i < PARTS_MAX; i++)
+		if (part_sum(parts, i, chain, ns))
 			break;
 	return 0;
 }
@@ -345,9 +347,8 @@ PAST_FUNCTION int parts_lay(struct parts *parts, __u32 base, __u64 end, __u64 fr
 {
 	if (!parts)
 		return 0;
-	for (__u32 i = 0; i < PARTS_MAX; i++)
-		if (i >= base)
-			end = part_lay(parts, i, end, from);
+	for (__u32 i = base; i < PARTS_MAX; i++)
+		end = part_lay(parts, i, end, from);
 	return 0;
 }
 

@@ -14,10 +14,7 @@
 #ifndef DEBOX_PATH_H
 #define DEBOX_PATH_H
 
-#include "kernel_types.h"
-#include <bpf/bpf_helpers.h>
-#include <bpf/bpf_core_read.h>
-#include <debox/abi.h>
+#include "state.h"
 
 /* Names and mount points together. */
 #define PATH_PARTS 128u
@@ -51,6 +48,7 @@ static __always_inline struct path_walk *path_walk_here(u32 which)
 	return w;
 }
 
+/* One name, or one mount point; 1: it was the last. */
 static long path_part(u32 i, void *which)
 {
 	struct path_walk *w = path_walk_here(*(u32 *)which);

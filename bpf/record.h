@@ -163,11 +163,6 @@ static __always_inline struct debox_info *bank_left(struct thread_state *st, str
 	return bank_open(st, record, control, st->out_nr, compat);
 }
 
-static __always_inline void comm_copy(char *to, const char *from)
-{
-	__builtin_memcpy(to, from, DEBOX_COMM_LEN);
-}
-
 /* What the sleep that has just ended waited for. */
 static __always_inline void sleep_chain_tell(struct debox_sleep *sleep, const struct thread_state *st,
 					     u64 blocked_ns)
@@ -384,7 +379,7 @@ static __always_inline void row_wall_add(struct debox_row *row, u64 wall)
 	row->wall_ns += wall;
 	if (wall > row->max_ns)
 		row->max_ns = wall;
-	bucket = debox_histogram_bucket(wall);
+	bucket = forgotten(debox_histogram_bucket(wall), wall);
 	if (bucket < DEBOX_HIST_BUCKETS)
 		row->hist[bucket]++;
 }

@@ -22,19 +22,22 @@ static __always_inline u32 row_place(u64 key)
 }
 
 /* Whether the row whose key lies here is the key's, from now on at the latest. */
-VERIFIED_ONCE u32 row_is_of(u64 *at, u64 key)
+static __always_inline bool row_is_its(u64 *at, u64 key)
 {
-	u64 found;
+	u64 found = *at;
 
-	if (!at)
-		return 0;
-	found = *at;
 	if (!found) {
 		found = __sync_val_compare_and_swap(at, 0, key);
 		if (!found)
 			found = key;
 	}
 	return found == key;
+}
+
+/* ... for loops whose turns are verified each. */
+VERIFIED_ONCE u32 row_is_of(u64 *at, u64 key)
+{
+	return at && row_is_its(at, key);
 }
 
 #endif

@@ -205,18 +205,23 @@ VERIFIED_ONCE u32 site_walked(struct thread_state *st, long id, u64 hint, u32 li
 	return id;
 }
 
-/* The site at which `task` (current, about to be switched out) blocks. */
-static __noinline u32 site_identify(void *ctx, struct thread_state *st, s32 nr)
+struct site_search {
+	u64 hint;
+	u32 limit; /* bytes of the stack that may be read */
+	u32 end;
+	u32 found; /* the signature that fits, or NONE */
+	u32 reserved;
+};
+
+/* Whether the stack is a known one's. */
+VERIFIED_ONCE int site_known(struct thread_state *st, s32 nr, struct site_search *s)
 {
 	u64 word = 0, hint, room;
 	u32 limit = 0, end = 0, found = NONE;
-	long id = -1;
-	u64 walk;
 	struct site_hint *candidates;
 
-	if (!st)
-		return DEBOX_SITE_NONE;
-	st->out_signature = 0;
+	if (!st || !s)
+		return 0;
 	room = st->stack_base + THREAD_SIZE - st->anchor;
 	if (st->anchor > st->stack_base && room <= THREAD_SIZE) {
 		limit = room & (THREAD_SIZE - 1) & ~7u;
@@ -254,6 +259,26 @@ static __noinline u32 site_identify(void *ctx, struct thread_state *st, s32 nr)
 			}
 		}
 	}
+	s->hint = hint;
+	s->limit = limit;
+	s->end = end;
+	s->found = found;
+	return 0;
+}
+
+/* The site at which `task` (current, about to be switched out) blocks. */
+static __noinline u32 site_identify(void *ctx, struct thread_state *st, s32 nr)
+{
+	struct site_search s = {};
+	u32 found;
+	long id = -1;
+	u64 walk;
+
+	if (!st)
+		return DEBOX_SITE_NONE;
+	st->out_signature = 0;
+	site_known(st, nr, &s);
+	found = s.found;
 	/* One call for both uses, which clang must not split into two: the id
 	 * covers our own frames as well. */
 	walk = found == NONE || verify_sites;
@@ -289,7 +314,7 @@ static __noinline u32 site_identify(void *ctx, struct thread_state *st, s32 nr)
 		}
 	}
 	label_find(ctx, id);
-	return site_walked(st, id, hint, limit, end);
+	return site_walked(st, id, s.hint, s.limit, s.end);
 }
 
 #endif

@@ -130,6 +130,9 @@ static __noinline int away_add(struct task_struct *task, struct thread_state *st
 			wait_end(st);
 	}
 	seen = st->flags & WATCH_ACCOUNT && account_trusted(task, st) ? st->flags : 0;
+	seen = forgotten(seen, away);
+	off.blocked_ns = forgotten(off.blocked_ns, away);
+	off.runq_ns = forgotten(off.runq_ns, away);
 	if (st->life.serial) {
 		life_away_add(st, kind, off.blocked_ns, off.runq_ns);
 		path = critical_of(task, st);
@@ -141,7 +144,7 @@ static __noinline int away_add(struct task_struct *task, struct thread_state *st
 	}
 	critical_back(path, st, st->out_ns + away);
 	st->parts.used = 0;
-	rests = st->rest.resting == REST_YES;
+	rests = forgotten(st->rest.resting == REST_YES, away);
 	if (kind & OUT_BLOCKED)
 		activity_wait_add(st, off.blocked_ns);
 	if (off.runq_ns)
@@ -251,6 +254,8 @@ static __noinline int switch_out(void *ctx, struct task_struct *prev, struct thr
 		phase = CALL_OUTSIDE;
 		nr = -1;
 	}
+	phase = (int)forgotten(phase, st->flags);
+	nr = (s32)forgotten(nr, st->flags);
 	/* It was stopped in it, and goes on: the program has made one call. */
 	if (nr == NR_RESTART_SYSCALL && st->flags & WATCH_SPLICED && st->call.in_call)
 		nr = st->call.nr;
@@ -415,10 +420,30 @@ static __noinline int woken_unknown(struct thread_state *st, u64 now)
 	/* A watcher that sees all was told a name that may be anybody's. */
 	if (st->flags & WATCH_ACCOUNT && !(account_watcher(st)->flags & WATCHER_PRIVILEGED))
 		root.uid = st->who.uid;
-	__builtin_memcpy(root.comm, st->holder.comm, DEBOX_COMM_LEN);
+	comm_copy(root.comm, st->holder.comm);
 	st->chain_flags |= DEBOX_CHAIN_HELD;
 	follow_ask(st->held_tid ? st->held_tid : st->held_tgid);
 	return chain_rooted(st, chain_intern(&root, st->holder.pid), now);
+}
+
+/* Somebody whom nobody watches wakes `st`, in call `key`. (By itself for the sake of 6.1's stack.) */
+static __noinline int woken_by_other(struct task_struct *self, struct thread_state *st, s32 key, u64 now)
+{
+	struct chain_key root;
+
+	if (!st)
+		return 0;
+	__builtin_memset(&root, 0, sizeof(root));
+	root.kind = DEBOX_CHAIN_WOKEN;
+	root.site = DEBOX_SITE_NONE;
+	root.nr = key;
+	root.uid = chain_owner(NULL, self);
+	who_name(root.comm, self);
+	follow_ask(self->pid);
+	if (!(st->chain_flags & DEBOX_CHAIN_HELD) && st->holder.pid &&
+	    st->holder.kind != DEBOX_HOLDER_READER)
+		return woken_unknown(st, now);
+	return chain_rooted(st, chain_intern(&root, pid_of(self)), now);
 }
 
 /* Somebody, not an interrupt, wakes `st`. */
@@ -427,7 +452,6 @@ static __noinline int woken_by(struct task_struct *woken, struct thread_state *s
 {
 	struct task_struct *self = bpf_get_current_task_btf();
 	struct waking waking = {};
-	struct chain_key root;
 	u64 now = bpf_ktime_get_ns();
 	s32 key = nr < 0 ? -1 : (s32)nr_key(nr, task_in_compat_call(self));
 
@@ -453,17 +477,7 @@ static __noinline int woken_by(struct task_struct *woken, struct thread_state *s
 		critical_wake(self, waker, woken, st);
 		return chain_woken(st, waker, now, &waking);
 	}
-	__builtin_memset(&root, 0, sizeof(root));
-	root.kind = DEBOX_CHAIN_WOKEN;
-	root.site = DEBOX_SITE_NONE;
-	root.nr = key;
-	root.uid = chain_owner(NULL, self);
-	who_name(root.comm, self);
-	follow_ask(self->pid);
-	if (!(st->chain_flags & DEBOX_CHAIN_HELD) && st->holder.pid &&
-	    st->holder.kind != DEBOX_HOLDER_READER)
-		return woken_unknown(st, now);
-	return chain_rooted(st, chain_intern(&root, pid_of(self)), now);
+	return woken_by_other(self, st, key, now);
 }
 
 /*
@@ -543,7 +557,7 @@ int BPF_PROG(sched_waking, struct task_struct *p)
 	st->waker_pid = pid_of(self);
 	st->waker_tgid = tgid_of(self);
 	st->waker_nr = nr;
-	__builtin_memcpy(st->waker_comm, self->comm, DEBOX_COMM_LEN);
+	comm_copy(st->waker_comm, self->comm);
 	return 0;
 }
 

@@ -64,11 +64,11 @@ static __always_inline void spliced_fold(struct open_call *call, u64 now)
 }
 
 /* Whether the running thread is in a call that the runtime makes for itself, by where that is made. */
-static __noinline int spliced_by_runtime(struct spliced *spliced)
+VERIFIED_ONCE u32 spliced_by_runtime(struct thread_state *st)
 {
 	struct pt_regs *regs = (struct pt_regs *)bpf_task_pt_regs(bpf_get_current_task_btf());
 
-	return spliced && spliced->is_told && made_by_runtime(spliced->block, regs->ip);
+	return st && st->spliced.is_told && made_by_runtime(st->spliced.block, regs->ip);
 }
 
 /* The row of a thread whose account has one for each; NULL: there is none. */
@@ -117,7 +117,7 @@ VERIFIED_ONCE int spliced_ended(struct thread_state *st)
 	row->errors += (s32)(failed - (u32)(row->told >> 32));
 	row->wall_ns += st->spliced.told.called_ns - wall_ns;
 	row->told = (u64)failed << 32 | calls;
-	__builtin_memcpy(row->comm, bpf_get_current_task_btf()->comm, DEBOX_COMM_LEN);
+	comm_copy(row->comm, bpf_get_current_task_btf()->comm);
 	return 0;
 }
 
@@ -174,16 +174,19 @@ static __always_inline u64 spliced_released_ns(struct thread_state *st, u64 now)
 }
 
 /* The one that a command begins with, which no program tells of: from when it was let go. */
-static __always_inline void spliced_executes_first(struct thread_state *st, struct task_struct *task, u64 now)
+VERIFIED_ONCE int spliced_executes_first(struct thread_state *st, u64 now)
 {
+	struct task_struct *task = bpf_get_current_task_btf();
 	struct debox_thread_row *thread;
 	struct debox_row *row;
 	u64 begin, waited;
 	s32 nr;
 
+	if (!st)
+		return 0;
 	begin = spliced_released_ns(st, now);
 	if (!begin || call_phase(task, &nr) != CALL_RUNNING || !call_is_exec(nr, task_in_compat_call(task)))
-		return;
+		return 0;
 	waited = st->call.runq_ns;
 	if (waited > now - begin)
 		waited = now - begin;
@@ -199,6 +202,7 @@ static __always_inline void spliced_executes_first(struct thread_state *st, stru
 	}
 	st->call.seq = SEQ_EXECUTED;
 	st->call.executes_ns = 0;
+	return 0;
 }
 
 /* The new program has taken the place of the old one, whose execve goes on. */
@@ -210,7 +214,7 @@ static __noinline int spliced_executes(struct task_struct *task, struct thread_s
 	if (!task || !st)
 		return 0;
 	call = &st->call;
-	spliced_executes_first(st, task, now);
+	spliced_executes_first(st, now);
 	if (!call->in_call || !call_is_exec(call->nr, call->compat))
 		return 0;
 	if (call->seq < SEQ_EXECUTES)
@@ -343,44 +347,143 @@ static __noinline u64 spliced_inner_ns(const struct open_call *call)
 	return call && outer && outer->seq == call->seq ? outer->inner_ns : 0;
 }
 
+/* The call that was open is over, for its program. */
+VERIFIED_ONCE int spliced_leave(struct thread_state *st, u64 now)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct spliced *spliced;
+	struct open_call *call;
+	u64 more, off;
+
+	if (!st)
+		return 0;
+	call = &st->call;
+	spliced = &st->spliced;
+	if (st->flags & WATCH_DETAILS)
+		spliced_ended(st);
+	/* What was seen of it, up to when it left the CPU last; the rest is its program's word. */
+	if (call->in_call && call->unstamped && call->enter_ns < st->out_ns)
+		call->called_ns += st->out_ns - call->enter_ns;
+	off = call->in_call && !call->unstamped ? call->blocked_ns + call->runq_ns : 0;
+	if (call->inner || (call->in_call && !call->unstamped && spliced->told.rsp & 1))
+		off = spliced_outer(st, off, now);
+	more = spliced->told.called_ns - spliced->called_ns;
+	if (spliced_begins(spliced, task)) {
+		more = spliced->told.called_ns;
+		if (call->in_call)
+			spliced_fold(call, now);
+		off = 0;
+	}
+	spliced->block = task->thread.gsbase;
+	spliced->called_ns = spliced->told.called_ns;
+	if (more > off)
+		call->called_ns += more - off;
+	call->in_call = 0;
+	return 0;
+}
+
+/* The running thread's block could not be read. `runtimes`: when it was looked at last its call was the runtime's. */
+VERIFIED_ONCE int spliced_untold(struct thread_state *st, u32 runtimes, u64 now)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	struct spliced *spliced;
+	struct open_call *call;
+	u32 away;
+	s32 nr;
+
+	if (!st)
+		return 0;
+	call = &st->call;
+	spliced = &st->spliced;
+	/* Who was killed within a call has no memory any more (up to 6.14), and ends in that one: its time is
+	 * added as the thread ends. */
+	if (call->in_call && !(task->flags & PF_EXITING))
+		spliced_fold(call, now);
+	/* Another block, or none: between two programs, the execve goes on. Its own could not be read
+	 * just now, and the call that it is in may be another one since; but the one that it ends in
+	 * is counted, and over for who counts, before its memory is gone. Nor is it one by which the runtime,
+	 * as rights are given up, puts other memory in place of the block: who does that has asked before, and
+	 * waited for the answer. */
+	away = spliced->block && spliced->block == task->thread.gsbase && call_phase(task, &nr) == CALL_RUNNING &&
+	       !call_is_end(nr);
+	spliced->by_runtime = away && runtimes;
+	if (away && !runtimes && !(st->flags & WATCH_RENAMES) && !(call->in_call && nr == call->nr)) {
+		call_begin(call, task, nr, now);
+		call->seq = 0;
+		/* Nothing of it is noted yet, nor of another one with that number. */
+		st->detail_seq = ~0ull;
+		st->object_seq = OBJECT_SEQ_NONE;
+	}
+	return 0;
+}
+
+/* Of two calls, one within the other (a signal's handler made it): */
+#define LEFT_OUTER 1u  /* the inner one has ended, it is in the outer one again */
+#define LEFT_WITHIN 2u /* there is an outer one */
+
+/* The call that the running thread's program tells of becomes the open one. */
+VERIFIED_ONCE int spliced_enter(struct thread_state *st, u32 stood, u32 left, u64 now)
+{
+	struct task_struct *task = bpf_get_current_task_btf();
+	u32 back = left & LEFT_OUTER, within = left & LEFT_WITHIN;
+	struct debox_account_control *control;
+	struct debox_account *account;
+	struct spliced *spliced;
+	struct open_call *call;
+	struct debox_row *row;
+	u64 begin, stood_ns = 0;
+
+	control = st ? details_control(st->account) : NULL;
+	if (!control)
+		return 0;
+	call = &st->call;
+	spliced = &st->spliced;
+	begin = spliced_began_ns(control, spliced);
+	/* A call that is not stamped begins as it is seen: most are not, and take little. */
+	if (begin > now || spliced->told.timed == SPLICE_UNSTAMPED)
+		begin = now;
+	else if (back)
+		; /* what it was off the CPU is known from there on */
+	else if (begin < st->out_ns && stood == STOOD_BEHIND)
+		stood_ns = st->out_ns - begin;
+	else if (begin < st->out_ns)
+		begin = st->out_ns;
+	/* Of its faults all are to come: the first one is told before it is counted. */
+	call_begin(call, task, (s32)spliced->told.nr, begin);
+	call->seq = spliced->told.start;
+	if (back && spliced_resume(st))
+		return 0;
+	if (back && begin < st->out_ns)
+		call->enter_ns = st->out_ns;
+	call->inner = !back && within;
+	call->unstamped = spliced->told.timed == SPLICE_UNSTAMPED;
+	/* The program counts it from a moment on at which it still stood. */
+	call->blocked_ns = stood_ns;
+	account = stood_ns ? account_of(st) : NULL;
+	if (account)
+		__sync_fetch_and_add(&account->calls_begun_before, 1);
+	row = stood_ns ? account_row(st->account, call->key) : NULL;
+	if (row)
+		row->blocked_ns += stood_ns;
+	return 0;
+}
+
 static __always_inline void spliced_look_here(struct thread_state *st, u32 ended)
 {
 	struct task_struct *task = bpf_get_current_task_btf();
 	struct open_call *call = &st->call;
 	struct spliced *spliced = &st->spliced;
-	struct debox_account_control *control;
-	struct debox_account *account;
-	struct debox_row *row;
-	u64 now = bpf_ktime_get_ns(), more, off, begin, stood_ns = 0;
-	u32 stood, back, within, away, runtimes = spliced->by_runtime;
-	s32 nr;
+	u64 now = bpf_ktime_get_ns();
+	u32 stood, left, runtimes = spliced->by_runtime;
 
 	spliced->by_runtime = 0;
 	spliced->is_told = spliced_read(task, spliced);
 	if (!spliced->is_told)
-		spliced_executes_first(st, task, now);
+		spliced_executes_first(st, now);
 	if (call->in_call && (call->seq >= SEQ_EXECUTES || (!spliced->is_told && call_is_exec(call->nr, call->compat))))
 		spliced_execs(st, now);
 	if (!spliced->is_told) {
-		/* Who was killed within a call has no memory any more (up to 6.14), and ends in that one: its time is
-		 * added as the thread ends. */
-		if (call->in_call && !(task->flags & PF_EXITING))
-			spliced_fold(call, now);
-		/* Another block, or none: between two programs, the execve goes on. Its own could not be read
-		 * just now, and the call that it is in may be another one since; but the one that it ends in
-		 * is counted, and over for who counts, before its memory is gone. Nor is it one by which the runtime,
-		 * as rights are given up, puts other memory in place of the block: who does that has asked before, and
-		 * waited for the answer. */
-		away = spliced->block && spliced->block == task->thread.gsbase && call_phase(task, &nr) == CALL_RUNNING &&
-		       !call_is_end(nr);
-		spliced->by_runtime = away && runtimes;
-		if (away && !runtimes && !(st->flags & WATCH_RENAMES) && !(call->in_call && nr == call->nr)) {
-			call_begin(call, task, nr, now);
-			call->seq = 0;
-			/* Nothing of it is noted yet, nor of another one with that number. */
-			st->detail_seq = ~0ull;
-			st->object_seq = OBJECT_SEQ_NONE;
-		}
+		spliced_untold(st, runtimes, now);
 		return;
 	}
 	if (spliced->told.rsp && call->in_call && spliced->told.start == call->seq) {
@@ -398,65 +501,17 @@ static __always_inline void spliced_look_here(struct thread_state *st, u32 ended
 		call->seq = spliced->told.start;
 		return;
 	}
-	if (st->flags & WATCH_DETAILS)
-		spliced_ended(st);
-	/* What was seen of it, up to when it left the CPU last; the rest is its program's word. */
-	if (call->in_call && call->unstamped && call->enter_ns < st->out_ns)
-		call->called_ns += st->out_ns - call->enter_ns;
-	off = call->in_call && !call->unstamped ? call->blocked_ns + call->runq_ns : 0;
-	back = call->inner && spliced->told.rsp && !(spliced->told.rsp & 1);
-	if (call->inner || (call->in_call && !call->unstamped && spliced->told.rsp & 1))
-		off = spliced_outer(st, off, now);
-	within = call->inner;
-	more = spliced->told.called_ns - spliced->called_ns;
-	if (spliced_begins(spliced, task)) {
-		more = spliced->told.called_ns;
-		if (call->in_call)
-			spliced_fold(call, now);
-		off = 0;
-	}
-	spliced->block = task->thread.gsbase;
-	spliced->called_ns = spliced->told.called_ns;
-	if (more > off)
-		call->called_ns += more - off;
-	call->in_call = 0;
-	if (!spliced->told.rsp)
-		spliced->by_runtime = spliced_by_runtime(spliced);
+	left = call->inner && spliced->told.rsp && !(spliced->told.rsp & 1) ? LEFT_OUTER : 0;
+	spliced_leave(st, now);
+	/* That may just have found it to be within the one that was open. */
+	if (call->inner)
+		left |= LEFT_WITHIN;
 	stood = spliced->stood;
 	spliced->stood = STOOD_NOT;
-	if (!spliced->told.rsp || !(ended || spliced->told.timed == SPLICE_TIMED ||
-				    spliced->told.timed == SPLICE_UNSTAMPED))
-		return;
-	control = details_control(st->account);
-	if (!control)
-		return;
-	begin = spliced_began_ns(control, spliced);
-	/* A call that is not stamped begins as it is seen: most are not, and take little. */
-	if (begin > now || spliced->told.timed == SPLICE_UNSTAMPED)
-		begin = now;
-	else if (back)
-		; /* what it was off the CPU is known from there on */
-	else if (begin < st->out_ns && stood == STOOD_BEHIND)
-		stood_ns = st->out_ns - begin;
-	else if (begin < st->out_ns)
-		begin = st->out_ns;
-	/* Of its faults all are to come: the first one is told before it is counted. */
-	call_begin(call, task, (s32)spliced->told.nr, begin);
-	call->seq = spliced->told.start;
-	if (back && spliced_resume(st))
-		return;
-	if (back && begin < st->out_ns)
-		call->enter_ns = st->out_ns;
-	call->inner = !back && within;
-	call->unstamped = spliced->told.timed == SPLICE_UNSTAMPED;
-	/* The program counts it from a moment on at which it still stood. */
-	call->blocked_ns = stood_ns;
-	account = stood_ns ? account_of(st) : NULL;
-	if (account)
-		__sync_fetch_and_add(&account->calls_begun_before, 1);
-	row = stood_ns ? account_row(st->account, call->key) : NULL;
-	if (row)
-		row->blocked_ns += stood_ns;
+	if (!spliced->told.rsp)
+		spliced->by_runtime = spliced_by_runtime(st);
+	else if (ended || spliced->told.timed == SPLICE_TIMED || spliced->told.timed == SPLICE_UNSTAMPED)
+		spliced_enter(st, stood, left, now);
 }
 
 /* The running thread's calls, as of now; with `ended` also one that is being counted. */
@@ -639,7 +694,7 @@ static __noinline int spliced_tells(struct task_struct *task, struct thread_stat
 /* A call that is nobody's, or told of before: the runtime's own, and what does not return. */
 static __always_inline bool spliced_is_silent(struct thread_state *st, s32 nr)
 {
-	return call_is_no_own(nr) || spliced_by_runtime(&st->spliced);
+	return call_is_no_own(nr) || spliced_by_runtime(st);
 }
 
 /* The running thread makes call `nr`, and tells of it; if not, it tells of no more: its code is as it was, or

@@ -38,6 +38,28 @@
  */
 #define VERIFIED_ONCE __noinline
 
+/* What such a function returns, as a callback's own: 0, or 1 for the last turn. The verifier knows nothing of it,
+ * and clang all. */
+static __always_inline long last_turn(u32 returned)
+{
+	barrier_var(returned);
+	return returned != 0;
+}
+
+/*
+ * The same number, of which the verifier knows nothing any more: it follows as one, from there on, ways that
+ * differ in what it was. `any`: another one of which it knows nothing.
+ */
+static __always_inline u64 forgotten(u64 value, u64 any)
+{
+	asm volatile("%0 ^= %1\n\t"
+		     "%0 ^= %1"
+		     : "+&r"(value)
+		     : "r"(any));
+	return value;
+}
+
+#define PAST_FORGOTTEN forgotten
 #define PAST_FUNCTION VERIFIED_ONCE
 #include "past.h"
 #define CRITICAL_FUNCTION VERIFIED_ONCE
@@ -45,7 +67,16 @@
 
 struct comm_text {
 	char text[DEBOX_COMM_LEN];
-};
+} __attribute__((aligned(8)));
+
+typedef u64 __attribute__((may_alias)) comm_word;
+
+/* A name, which lies at a multiple of 8 wherever there is one: as two words, where clang would copy bytes. */
+static __always_inline void comm_copy(char *to, const char *from)
+{
+	((comm_word *)to)[0] = ((const comm_word *)from)[0];
+	((comm_word *)to)[1] = ((const comm_word *)from)[1];
+}
 
 /* Depth of a recorded stack, and how much of the raw stack is compared. */
 #define STACK_DEPTH 40

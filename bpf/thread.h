@@ -17,34 +17,43 @@
 #include "trust.h"
 #include "whom.h"
 
+struct slot_search {
+	void *records;
+	u32 tid, tgid;
+	u32 spliced;
+	u32 found;
+};
+
+static long slot_try(u32 i, struct slot_search *s)
+{
+	u32 slot = i;
+	struct debox_record *record = bpf_map_lookup_elem(s->records, &slot);
+
+	if (!record)
+		return 1;
+	/* tid is taken first, so that nobody else takes it; the new
+	 * owner looks for its tid only after its clone has returned. */
+	if (record->tid || __sync_val_compare_and_swap(&record->tid, 0, s->tid) != 0)
+		return 0;
+	record->tgid = s->tgid;
+	record->generation++;
+	record->spliced = s->spliced;
+	record->bank[0].info.call_seq = 0;
+	record->bank[1].info.call_seq = 0;
+	__builtin_memset(&record->totals, 0, sizeof(record->totals));
+	s->found = i;
+	return 1;
+}
+
 /* Takes a free slot of the segment for a thread. */
 VERIFIED_ONCE u32 slot_claim(u32 segment, u32 tid, u32 tgid, u32 flags)
 {
-	void *records = bpf_map_lookup_elem(&segment_records, &segment);
+	struct slot_search s = { .tid = tid, .tgid = tgid, .spliced = flags & WATCH_SPLICED ? 1 : 0, .found = NONE };
 
-	if (!records)
-		return NONE;
-	for (u32 i = 0; i < DEBOX_SEGMENT_SLOTS; i++) {
-		u32 slot = i;
-		struct debox_record *record = bpf_map_lookup_elem(records, &slot);
-
-		if (!record)
-			break;
-		if (record->tid)
-			continue;
-		/* tid is taken first, so that nobody else takes it; the new
-		 * owner looks for its tid only after its clone has returned. */
-		if (__sync_val_compare_and_swap(&record->tid, 0, tid) != 0)
-			continue;
-		record->tgid = tgid;
-		record->generation++;
-		record->spliced = flags & WATCH_SPLICED ? 1 : 0;
-		record->bank[0].info.call_seq = 0;
-		record->bank[1].info.call_seq = 0;
-		__builtin_memset(&record->totals, 0, sizeof(record->totals));
-		return i;
-	}
-	return NONE;
+	s.records = bpf_map_lookup_elem(&segment_records, &segment);
+	if (s.records)
+		bpf_loop(DEBOX_SEGMENT_SLOTS, slot_try, &s, 0);
+	return s.found;
 }
 
 static __always_inline struct thread_state *thread_state_create(struct task_struct *task, u32 flags)
@@ -334,21 +343,32 @@ struct bind_request {
 
 #define ANCESTORS_MAX 64
 
+struct ancestor_search {
+	u64 address;
+	u32 tgid;
+	u32 found;
+};
+
+static long ancestor_try(u32 i, struct ancestor_search *s)
+{
+	struct task_struct *task = (struct task_struct *)s->address;
+	u32 here = pid_translate ? pid_of_address((u64)BPF_CORE_READ(task, group_leader)) : BPF_CORE_READ(task, tgid);
+
+	s->found = here == s->tgid;
+	if (s->found || here <= 1)
+		return 1;
+	s->address = (u64)BPF_CORE_READ(task, real_parent);
+	return !s->address;
+}
+
 /* Whether a process is `tgid`, or came of it. */
 VERIFIED_ONCE u32 task_descends(u64 address, u32 tgid)
 {
-	for (u32 i = 0; i < ANCESTORS_MAX && address; i++) {
-		struct task_struct *task = (struct task_struct *)address;
-		u32 here = pid_translate ? pid_of_address((u64)BPF_CORE_READ(task, group_leader)) :
-					   BPF_CORE_READ(task, tgid);
+	struct ancestor_search s = { .address = address, .tgid = tgid };
 
-		if (here == tgid)
-			return 1;
-		if (here <= 1)
-			return 0;
-		address = (u64)BPF_CORE_READ(task, real_parent);
-	}
-	return 0;
+	if (address)
+		bpf_loop(ANCESTORS_MAX, ancestor_try, &s, 0);
+	return s.found;
 }
 
 /* Whether a thread is of those that are to be bound. */

@@ -265,7 +265,7 @@ static long vma_read(struct task_struct *task, struct vm_area_struct *vma, struc
 }
 
 /* The file's number in the account, 0 when there is no place for one more. */
-static __noinline u32 file_index(struct walk *w, const struct vma_answer *answer)
+VERIFIED_ONCE u32 file_index(struct walk *w, const struct vma_answer *answer)
 {
 	struct path_walk *path;
 	struct file_key key = {};
@@ -309,7 +309,7 @@ static __noinline u32 file_index(struct walk *w, const struct vma_answer *answer
 	return index;
 }
 
-static __noinline int table_request(struct walk *w, const struct vma_answer *answer, u64 address)
+VERIFIED_ONCE int table_request(struct walk *w, const struct vma_answer *answer, u64 address)
 {
 	struct unwind_file asked = { .state = UNWIND_REQUESTED };
 	struct unwind_request *request;
@@ -342,70 +342,98 @@ static __noinline int table_request(struct walk *w, const struct vma_answer *ans
 	return 0;
 }
 
-/* The last row at or before `pc`, as one number; END when there is none. */
-__noinline u64 table_search(u32 table, u32 rows, u32 pc)
+struct table_search {
+	void *rows;
+	u32 low, high; /* row[low].pc <= pc < row[high].pc */
+	u32 pc;
+};
+
+static long table_halve(u32 i, struct table_search *s)
 {
-	void *inner = bpf_map_lookup_elem(&unwind_tables, &table);
-	u32 low = 0, high = rows; /* row[low].pc <= pc < row[high].pc */
+	u32 middle = s->low + (s->high - s->low) / 2;
 	u64 *row;
 
-	if (!inner || !rows)
-		return 0;
-	for (u32 i = 0; i < UNWIND_ROWS_BITS; i++) {
-		u32 middle = low + (high - low) / 2;
+	if (middle == s->low)
+		return 1;
+	row = bpf_map_lookup_elem(s->rows, &middle);
+	if (!row)
+		return 1;
+	if ((u32)*row <= s->pc)
+		s->low = middle;
+	else
+		s->high = middle;
+	return 0;
+}
 
-		if (middle == low)
-			break;
-		row = bpf_map_lookup_elem(inner, &middle);
-		if (!row)
-			break;
-		if ((u32)*row <= pc)
-			low = middle;
-		else
-			high = middle;
-	}
-	row = bpf_map_lookup_elem(inner, &low);
+/* The last row at or before `pc`, as one number; END when there is none. */
+VERIFIED_ONCE u64 table_search(u32 table, u32 rows, u32 pc)
+{
+	struct table_search s = { .high = rows, .pc = pc };
+	u64 *row;
+
+	s.rows = bpf_map_lookup_elem(&unwind_tables, &table);
+	if (!s.rows || !rows)
+		return 0;
+	bpf_loop(UNWIND_ROWS_BITS, table_halve, &s, 0);
+	row = bpf_map_lookup_elem(s.rows, &s.low);
 	if (!row || (u32)*row > pc)
 		return 0;
 	return *row;
 }
 
+struct mapping_search {
+	struct walk *w;
+	struct mapping_key key;
+	u32 found;
+};
+
+static long mapping_try(u32 n, struct mapping_search *s)
+{
+	struct mapping *mapping;
+
+	s->key.n = n;
+	mapping = bpf_map_lookup_elem(&mappings, &s->key);
+	if (!mapping || s->w->ip < mapping->start || s->w->ip >= mapping->end)
+		return 0;
+	s->w->mapping = *mapping;
+	s->found = 1;
+	return 1;
+}
+
 /* The mapping that w->ip lies in goes to w->mapping. */
 VERIFIED_ONCE u32 mapping_find(struct walk *w)
 {
-	struct mapping_key key;
+	struct mapping_search s = { .w = w };
 
 	if (!w)
 		return 0;
-	key.space = w->space;
-	for (u32 n = 0; n < MAPPINGS_MAX; n++) {
-		struct mapping *mapping;
-
-		key.n = n;
-		mapping = bpf_map_lookup_elem(&mappings, &key);
-		if (mapping && w->ip >= mapping->start && w->ip < mapping->end) {
-			w->mapping = *mapping;
-			return 1;
-		}
-	}
-	return 0;
+	s.key.space = w->space;
+	bpf_loop(MAPPINGS_MAX, mapping_try, &s, 0);
+	return s.found;
 }
 
-/* Where there is no room, another one goes. */
-static __noinline int mapping_keep(struct walk *w)
+static long mapping_place(u32 n, struct mapping_search *s)
 {
-	struct mapping_key key;
+	s->key.n = n;
+	s->found = !bpf_map_update_elem(&mappings, &s->key, &s->w->mapping, BPF_NOEXIST);
+	return s->found;
+}
+
+/* Where there is no room, another one goes. (By the walk's number: for 6.1 what goes into a map has to come from
+ * one, or the stack.) */
+VERIFIED_ONCE int mapping_keep(u32 which)
+{
+	struct walk *w = walk_here(which);
+	struct mapping_search s = { .w = w };
 
 	if (!w)
 		return 0;
-	key.space = w->space;
-	for (u32 n = 0; n < MAPPINGS_MAX; n++) {
-		key.n = n;
-		if (!bpf_map_update_elem(&mappings, &key, &w->mapping, BPF_NOEXIST))
-			return 0;
-	}
-	key.n = (w->mapping.start >> 12) & (MAPPINGS_MAX - 1);
-	bpf_map_update_elem(&mappings, &key, &w->mapping, BPF_ANY);
+	s.key.space = w->space;
+	bpf_loop(MAPPINGS_MAX, mapping_place, &s, 0);
+	if (s.found)
+		return 0;
+	s.key.n = (w->mapping.start >> 12) & (MAPPINGS_MAX - 1);
+	bpf_map_update_elem(&mappings, &s.key, &w->mapping, BPF_ANY);
 	return 0;
 }
 
@@ -433,8 +461,9 @@ static __noinline u32 python_evaluates(u32 number, u64 offset)
 }
 
 /* The rule of the frame at w->ip, in w->mapping. */
-static __noinline int rule_of_mapping(struct walk *w)
+VERIFIED_ONCE int rule_of_mapping(u32 which)
 {
+	struct walk *w = walk_here(which);
 	struct unwind_file *table;
 	struct file_id id = {};
 	u64 offset, row;
@@ -496,29 +525,25 @@ static __always_inline bool rule_vdso(struct walk *w)
 }
 
 /* ... if nobody must be asked. */
-static __noinline u32 rule_known(struct walk *w)
+static __always_inline bool rule_known(struct walk *w)
 {
-	if (!w)
-		return 0;
-	if (rule_kept(w))
-		return 1;
-	if (rule_vdso(w))
-		return 1;
+	if (rule_kept(w) || rule_vdso(w))
+		return true;
 	if (!mapping_find(w))
-		return 0;
-	rule_of_mapping(w);
-	return 1;
+		return false;
+	rule_of_mapping(w->which);
+	return true;
 }
 
 /* ... and if somebody must. */
-static __noinline int rule_get(struct walk *w)
+static __always_inline int rule_get(struct walk *w)
 {
 	struct vma_answer answer = {};
 
-	if (!w || rule_kept(w) || rule_vdso(w))
+	if (rule_kept(w) || rule_vdso(w))
 		return 0;
 	if (mapping_find(w))
-		return rule_of_mapping(w);
+		return rule_of_mapping(w->which);
 	/* -EBUSY when somebody holds the map's lock: unknown this time */
 	if (bpf_find_vma(bpf_get_current_task_btf(), w->ip, vma_read, &answer, 0) || !answer.found) {
 		rule_reset(w);
@@ -531,10 +556,10 @@ static __noinline int rule_get(struct walk *w)
 	w->mapping.ino = answer.file ? answer.ino : 0;
 	w->mapping.dev = answer.dev;
 	w->mapping.index = answer.file ? file_index(w, &answer) : 0;
-	mapping_keep(w);
+	mapping_keep(w->which);
 	if (answer.file)
 		table_request(w, &answer, w->ip);
-	return rule_of_mapping(w);
+	return rule_of_mapping(w->which);
 }
 
 static __always_inline bool user_word(u64 address, u64 *to)
@@ -605,11 +630,13 @@ static __always_inline bool frame_up(struct walk *w)
 }
 
 /* The frame with the rule w->rule is taken, and w is at its caller; 1: there is none. */
-static __always_inline long walk_on(struct walk *w, u32 i)
+VERIFIED_ONCE int walk_on(struct walk *w, u32 i)
 {
 	u32 depth;
 	bool wrapper;
 
+	if (!w)
+		return 1;
 	w->steps = i;
 	if (w->which == WALK_CLOCK && w->rule.python && !w->python) {
 		w->python = w->rule.python;
@@ -659,7 +686,7 @@ static long walk_step(u32 i, void *which)
 		w->flags |= DEBOX_STACK_LOST;
 		return 1;
 	}
-	return walk_on(w, i);
+	return last_turn(walk_on(w, i));
 }
 
 /* ... by what is known. */
@@ -673,7 +700,7 @@ static long walk_known_step(u32 i, void *unused)
 		w->flags |= DEBOX_STACK_LOST;
 		return 1;
 	}
-	return walk_on(w, i);
+	return last_turn(walk_on(w, i));
 }
 
 static __always_inline void walk_begin(struct walk *w, u64 serial, u32 account, u32 whole)
@@ -736,34 +763,44 @@ VERIFIED_ONCE int stack_fill(struct debox_user_stack *stack, const struct walk *
 
 /* The number of the walk's frames in a table, with STACK_NEW if it is the first that
  * has it; 0: no room. */
+struct stack_search {
+	struct stack_table *table;
+	struct walk *w;
+	u32 found;
+};
+
+static long stack_try(u32 i, struct stack_search *s)
+{
+	u32 index = ((u32)(s->w->hash >> 40) + i) & (DEBOX_USER_STACKS_MAX - 1);
+	struct debox_user_stack *stack = &s->table->stacks[index];
+	u64 found = stack->hash;
+
+	if (!index)
+		return 0;
+	if (!found) {
+		found = __sync_val_compare_and_swap(&stack->hash, 0, s->w->hash);
+		if (!found) {
+			s->found = index | STACK_NEW;
+			return 1;
+		}
+	}
+	if (found != s->w->hash)
+		return 0;
+	s->found = index;
+	return 1;
+}
+
 VERIFIED_ONCE u32 stack_intern(struct stack_table *table, struct walk *w)
 {
-	u32 at;
+	struct stack_search s = { .table = table, .w = w };
 
 	if (!table || !w)
 		return 0;
 	w->hash |= 1;
-	at = w->hash >> 40;
-	for (u32 i = 0; i < 16; i++, at++) {
-		u32 index = at & (DEBOX_USER_STACKS_MAX - 1);
-		struct debox_user_stack *stack = &table->stacks[index];
-		u64 found = stack->hash;
-
-		if (!index)
-			continue;
-		if (found == w->hash)
-			return index;
-		if (found)
-			continue;
-		found = __sync_val_compare_and_swap(&stack->hash, 0, w->hash);
-		if (found == w->hash)
-			return index;
-		if (found)
-			continue;
-		stack_fill(stack, w);
-		return index | STACK_NEW;
-	}
-	return 0;
+	bpf_loop(16, stack_try, &s, 0);
+	if (s.found & STACK_NEW)
+		stack_fill(&table->stacks[s.found & (DEBOX_USER_STACKS_MAX - 1)], w);
+	return s.found;
 }
 
 /* A place outside of the C library and the language's runtime, and not guessed. */

@@ -94,25 +94,35 @@ struct whom_facts {
 	struct comm_text comm;
 };
 
+struct whom_name_search {
+	const struct whom_names *names;
+	const struct comm_text *comm;
+	u64 at;
+};
+
+static long whom_name_step(u32 i, struct whom_name_search *s)
+{
+	u8 c = s->comm->text[i & (DEBOX_COMM_LEN - 1)];
+	u64 fits;
+
+	if (!c)
+		return 1;
+	fits = s->at & s->names->accept[c < WHOM_BYTES ? c : 0];
+	s->at = (fits & ~s->names->stars) << 1 | (fits & s->names->stars);
+	s->at |= (s->at & s->names->stars) << 1;
+	return 0;
+}
+
 VERIFIED_ONCE u32 whom_name_fits(const struct whom_names *names, const struct comm_text *comm)
 {
-	u64 at;
+	struct whom_name_search s = { .names = names, .comm = comm };
 
 	if (!names || !comm)
 		return 0;
-	at = names->begin;
-	at |= (at & names->stars) << 1;
-	for (u32 i = 0; i < DEBOX_COMM_LEN; i++) {
-		u8 c = comm->text[i];
-		u64 fits;
-
-		if (!c)
-			break;
-		fits = at & names->accept[c < WHOM_BYTES ? c : 0];
-		at = (fits & ~names->stars) << 1 | (fits & names->stars);
-		at |= (at & names->stars) << 1;
-	}
-	return (at & names->end) != 0;
+	s.at = names->begin;
+	s.at |= (s.at & names->stars) << 1;
+	bpf_loop(DEBOX_COMM_LEN, whom_name_step, &s, 0);
+	return (s.at & names->end) != 0;
 }
 
 VERIFIED_ONCE u32 whom_user_fits(u32 account, u32 uid)

@@ -15,9 +15,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Goes up with each change of this, of trampolines or of images: images of another one have
- * another name. */
-#define SPLICE_VERSION 35u
+/* Goes up with each change of this, of trampolines, of images, or of which calls are found and where: what was made
+ * for another one has another name. */
+#define SPLICE_VERSION 36u
 #define SPLICE_PAGE 4096u
 #define SPLICE_NRS 512u     /* the last one: all numbers beyond */
 #define SPLICE_BUCKETS 290u /* as DEBOX_HIST_BUCKETS */

@@ -9,11 +9,13 @@
 //! who installs DeBox from the registry needs no clang, and loads the bytes that were tested.
 
 use libbpf_cargo::SkeletonBuilder;
+use libbpf_rs::btf::{Btf, BtfKind, BtfType, TypeId};
+use std::collections::BTreeSet;
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// Leaves `NAME.skel.rs`, a typed skeleton with the object in it, and the object
-/// itself, `NAME.bpf.o`, in OUT_DIR.
+/// Leaves `NAME.skel.rs`, a typed skeleton with the object in it, the object
+/// itself, `NAME.bpf.o`, and `NAME.types`, the names of the types that it knows, a line each, in OUT_DIR.
 ///
 /// # Panics
 /// As a build script fails: when clang is not there, or refuses the source.
@@ -24,6 +26,29 @@ pub fn skeleton(name: &str) {
     if let Err(error) = builder.generate(out().join(format!("{name}.skel.rs"))) {
         panic!("no skeleton can be made of {name}.bpf.o: {error:#}");
     }
+    let types = types(&out().join(format!("{name}.bpf.o")));
+    let file = out().join(format!("{name}.types"));
+    std::fs::write(&file, types).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+}
+
+fn types(object: &Path) -> String {
+    let types =
+        Btf::from_path(object).unwrap_or_else(|error| panic!("{}: {error:#}", object.display()));
+    let names: BTreeSet<String> = (1..types.len() as u32)
+        .filter_map(|number| types.type_by_id::<BtfType<'_>>(TypeId::from(number)))
+        .filter(|of| {
+            matches!(
+                of.kind(),
+                BtfKind::Struct
+                    | BtfKind::Union
+                    | BtfKind::Enum
+                    | BtfKind::Enum64
+                    | BtfKind::Typedef
+            )
+        })
+        .filter_map(|of| Some(of.name()?.to_string_lossy().into_owned() + "\n"))
+        .collect();
+    names.into_iter().collect()
 }
 
 /// Leaves `NAME.bpf.o` in OUT_DIR.

@@ -1111,6 +1111,20 @@ fn a_program_with_any_call_that_has_no_room_is_counted_at_the_boundary() {
     assert!(text.contains("may make a thread"), "{text}");
 }
 
+/// debox is a large program, with thousands of tables of jumps. `bench self` tells by it what splicing costs.
+#[test]
+fn debox_itself_can_be_spliced() {
+    let place = Place::new();
+    let (output, report) = place.report(&[env!("CARGO_BIN_EXE_debox"), "--version"]);
+    assert!(output.status.success(), "{output:?}");
+    assert_eq!(
+        row(&report["notes"], "kind", "splice_boundary").len(),
+        0,
+        "{report}"
+    );
+    assert!(count(&report, "write") > 0, "{report}");
+}
+
 #[test]
 fn places_without_room_are_told() {
     let place = Place::new();

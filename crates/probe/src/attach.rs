@@ -106,11 +106,11 @@ pub fn needed<'p>(all: &'p DeboxProgs<'_>, options: &Options) -> Vec<&'p Program
         &all.asleep_threads,
         &all.away_threads,
         &all.follow_threads,
-        &all.unbind_threads,
         &all.on_cpu_clock,
     ];
     if !options.boundary_later {
-        needed.extend([&all.sys_enter, &all.sys_exit]);
+        // A command's threads have mostly ended before anybody would take them off.
+        needed.extend([&all.sys_enter, &all.sys_exit, &all.unbind_threads]);
     }
     if !options.no_wakers {
         needed.extend([

@@ -39,6 +39,7 @@ mod signature;
 mod text;
 mod trace;
 mod turns;
+mod types;
 mod unwind;
 mod whom;
 
@@ -183,6 +184,8 @@ pub struct Probe {
     boundary_next: Option<Instant>,
     /// Of the account with details made last.
     serial: u64,
+    /// Account, segment and process of threads that could not be taken off the watch.
+    unbind_missed: Vec<(u32, u32, u32)>,
 }
 
 impl Probe {
@@ -219,8 +222,20 @@ impl Probe {
         let place = Place::new();
         // SAFETY: once; `skel` is declared before `_place`, so it is dropped first.
         let object = unsafe { place.lend() };
-        libbpf_rs::set_print(Some((libbpf_rs::PrintLevel::Debug, log_libbpf)));
-        let mut open = DeboxSkelBuilder::default()
+        // It puts each message together for whoever asks for it.
+        let level = match tracing::enabled!(target: "libbpf", tracing::Level::DEBUG) {
+            true => libbpf_rs::PrintLevel::Debug,
+            false => libbpf_rs::PrintLevel::Info,
+        };
+        libbpf_rs::set_print(Some((level, log_libbpf)));
+        let types = types::Types::of_kernel(types::DEBOX);
+        let mut builder = DeboxSkelBuilder::default();
+        if let Some(types) = &types {
+            (builder.obj_builder)
+                .btf_custom_path(types.path())
+                .map_err(Error::bpf("naming the kernel's types"))?;
+        }
+        let mut open = builder
             .open(object)
             .map_err(Error::bpf("opening the BPF object"))?;
         if let Some(rodata) = open.maps.rodata_data.as_deref_mut() {
@@ -367,6 +382,7 @@ impl Probe {
             whom_hooks: whom::Hooks::default(),
             whom_last: 0,
             serial: 0,
+            unbind_missed: vec![],
         })
     }
 
@@ -735,9 +751,14 @@ impl Probe {
 
     /// `tgid` 0: whatever process.
     fn unbind(&mut self, account: u32, segment: u32, tgid: u32) {
-        let Ok(link) = self.programs.iterator(&self.skel.progs.unbind_threads) else {
-            return;
-        };
+        if let Err(error) = self.unbind_try(account, segment, tgid) {
+            tracing::warn!(%error, "taking threads off the watch");
+            self.unbind_missed.push((account, segment, tgid));
+        }
+    }
+
+    fn unbind_try(&mut self, account: u32, segment: u32, tgid: u32) -> Result<(), Error> {
+        let link = self.programs.iterator(&self.skel.progs.unbind_threads)?;
         if let Some(bss) = self.skel.maps.bss_data.as_deref_mut() {
             bss.unbind = skel::types::unbind_request {
                 account,
@@ -748,12 +769,31 @@ impl Probe {
         }
         // Twice, like bind(): a thread that is being cloned by one not yet
         // taken off may turn up behind the iterator.
-        for _ in 0..2 {
-            if let Err(error) = iterate(&link) {
-                tracing::warn!(%error, "taking threads off the watch");
-            }
-        }
+        let first = iterate(&link);
+        let walked = first.and(iterate(&link));
         self.generation_raise();
+        walked
+    }
+
+    /// Before a number is given out again: threads that could not be taken off the watch may have it still.
+    fn unbind_missed(&mut self) -> Result<(), Error> {
+        while let Some(&(account, segment, tgid)) = self.unbind_missed.last() {
+            self.unbind_try(account, segment, tgid)?;
+            self.unbind_missed.pop();
+            self.segment_give_back(segment);
+        }
+        Ok(())
+    }
+
+    /// `id`: NONE, or one that nobody has any more.
+    fn segment_give_back(&self, id: u32) {
+        let missed = self
+            .unbind_missed
+            .iter()
+            .any(|&(_, segment, _)| segment == id);
+        if let Some(pool) = self.pool.as_ref().filter(|_| id != NONE && !missed) {
+            pool.give_back(id);
+        }
     }
 
     /// Those of these maps that user space holds: by a descriptor, a mapping, or
@@ -921,6 +961,7 @@ impl Kernel for Probe {
         options: SegmentOptions,
     ) -> Result<Segment, Error> {
         self.pool_start()?;
+        self.unbind_missed()?;
         let ready = self.pool.as_ref().expect("started above").take()?;
         let id = ready.id;
         let maps = [&ready.record, &ready.control];
@@ -980,9 +1021,7 @@ impl Kernel for Probe {
             return;
         }
         self.unbind(NONE, id, 0);
-        if let Some(pool) = &self.pool {
-            pool.give_back(id);
-        }
+        self.segment_give_back(id);
         self.detach_as_possible();
     }
 
@@ -1003,6 +1042,7 @@ impl Kernel for Probe {
         watcher: Watcher,
         options: AccountOptions,
     ) -> Result<Account, Error> {
+        self.unbind_missed()?;
         let id = account_id_free(&self.accounts)?;
         if !options.boundary && !options.details {
             // Wrap capture: its processes will ask for slots.

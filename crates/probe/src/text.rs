@@ -28,18 +28,10 @@ const DISPATCH: &[&str] = &[
 
 impl KernelText {
     pub fn of(all: &Functions) -> KernelText {
-        let ranges = |names: &[&str]| {
-            names
-                .iter()
-                .flat_map(|name| all.named(name, None))
-                .filter(|f| f.module.is_none())
-                .map(|f| f.address..f.address + f.len)
-                .collect()
-        };
         KernelText {
             text: all.address("_stext").unwrap_or(0)..all.address("_etext").unwrap_or(0),
-            schedule: ranges(&["schedule"]),
-            dispatch: ranges(DISPATCH),
+            schedule: all.ranges(&["schedule"]),
+            dispatch: all.ranges(DISPATCH),
         }
     }
 

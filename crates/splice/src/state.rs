@@ -188,7 +188,7 @@ pub const NO_TIME: u64 = u64::MAX;
 pub const DOOR_NONE: u16 = 0xffff;
 /// Always, and the call may have taken memory away.
 pub const DOOR_UNMAPS: u16 = 0;
-pub const VERSION: u32 = 35;
+pub const VERSION: u32 = 36;
 /// Of which a process keeps that their code is replaced.
 pub const FILES: usize = 128;
 pub const IMAGE_MAGIC: u64 = 0x4741_4d49_5842_4544;

@@ -16,12 +16,11 @@ use crate::code::Code;
 use crate::in_place::InPlace;
 use crate::run::{KNOWS_ITS_CALLS, SETS_GS};
 use crate::site::{Left, Site, Window, asks, sites};
+use crate::state::VERSION;
 use crate::target::Targets;
 use crate::{Error, JUMP_BYTES, WINDOW_BYTES_MAX, gs};
 
 const MAGIC: &[u8; 8] = b"DBXSITES";
-/// Goes up with each change of what is found, or how it is written.
-const VERSION: u32 = 13;
 const BUILD_ID_MAX: usize = 64;
 const UNKNOWN: u32 = u32::MAX;
 

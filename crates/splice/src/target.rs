@@ -28,8 +28,14 @@ impl Targets {
             addresses: Vec::new(),
             named: Vec::new(),
             of_tables: Vec::new(),
+            tables: Vec::new(),
         };
-        for range in code.functions.iter().cloned().chain(code.gaps()) {
+        for range in &code.functions {
+            found.of_instructions(range.clone());
+        }
+        // Of what is known to be code; what is none must not end a table.
+        let begins = found.table_begins();
+        for range in code.gaps() {
             found.of_instructions(range);
         }
         for label in &code.labels {
@@ -44,6 +50,7 @@ impl Targets {
         for (table, function) in &code.landing_tables {
             found.of_landing_pads(*table, function);
         }
+        found.of_relative_tables(&begins);
         found.of_tables_keep();
         let Found {
             mut addresses,
@@ -86,6 +93,8 @@ struct Found<'a, 'b> {
     addresses: Vec<u64>,
     named: Vec<u64>,
     of_tables: Vec<u64>,
+    /// What may be a table of jumps, and the code that works with it.
+    tables: Vec<(u64, Range<u64>)>,
 }
 
 impl Found<'_, '_> {
@@ -119,9 +128,8 @@ impl Found<'_, '_> {
             self.of_instruction(&instruction, &mut tables);
         }
         if jumps_anywhere {
-            for table in tables {
-                self.of_relative_table(table);
-            }
+            let of = |table| (table, range.clone());
+            self.tables.extend(tables.into_iter().map(of));
         }
     }
 
@@ -138,9 +146,9 @@ impl Found<'_, '_> {
                 }
                 OpKind::Memory if instruction.is_ip_rel_memory_operand() => {
                     let address = instruction.ip_rel_memory_address();
-                    if self.code.is_executable(address) {
-                        self.name(address);
-                    } else if instruction.mnemonic() == Mnemonic::Lea {
+                    self.name(address);
+                    // In code, too: linkers that keep no segment for what is only read put it there.
+                    if instruction.mnemonic() == Mnemonic::Lea {
                         tables.push(address);
                     }
                 }
@@ -157,18 +165,53 @@ impl Found<'_, '_> {
         }
     }
 
-    /// Offsets of 32 bits, relative to the table's beginning, as long as they lead to code.
-    fn of_relative_table(&mut self, table: u64) {
+    /// Where a table begins for certain: its first entry leads into the function that works with it. (An array that
+    /// code names by a place before it may seem to begin within a table.)
+    fn table_begins(&self) -> Vec<u64> {
+        let is = |(table, of): &&(u64, Range<u64>)| {
+            let entry = self
+                .code
+                .bytes_from(*table)
+                .and_then(|bytes| bytes.first_chunk());
+            let leads =
+                |entry: &[u8; 4]| table.wrapping_add_signed(i64::from(i32::from_le_bytes(*entry)));
+            entry.is_some_and(|entry| of.contains(&leads(entry)))
+        };
+        let mut begins: Vec<u64> = (self.tables.iter().filter(is))
+            .map(|(table, _)| *table)
+            .collect();
+        begins.sort_unstable();
+        begins.dedup();
+        begins
+    }
+
+    /// Nothing says where a table ends. It is read as long as it leads to code; but from where the next one begins
+    /// only what leads into the function that the table is of is believed: a compiler lays
+    /// thousands of tables one behind the other, and of what is read in one as if it were another's a tenth
+    /// is the begin of some instruction. (Up to there also what leads elsewhere: of what is seldom run, a function
+    /// has parts of their own.)
+    fn of_relative_tables(&mut self, begins: &[u64]) {
+        for (table, of) in std::mem::take(&mut self.tables) {
+            let next = begins.partition_point(|begin| *begin <= table);
+            self.of_relative_table(table, &of, begins.get(next).map_or(u64::MAX, |next| *next));
+        }
+    }
+
+    /// Offsets of 32 bits, relative to the table's beginning.
+    fn of_relative_table(&mut self, table: u64, of: &Range<u64>, next: u64) {
         let Some(bytes) = self.code.bytes_from(table) else {
             return;
         };
-        for entry in bytes.chunks_exact(4).take(TABLE_ENTRIES_MAX) {
+        let places = (table..).step_by(4);
+        for (at, entry) in places.zip(bytes.chunks_exact(4)).take(TABLE_ENTRIES_MAX) {
             let offset = i32::from_le_bytes(entry.try_into().unwrap_or_default());
             let target = table.wrapping_add_signed(i64::from(offset));
             if !self.code.is_executable(target) {
                 break;
             }
-            self.of_tables.push(target);
+            if at < next || of.contains(&target) {
+                self.of_tables.push(target);
+            }
         }
     }
 

@@ -348,6 +348,8 @@ fn what_leads_into_a_window_is_found() {
     }
     const BOTH: [&str; 2] = ["-shared", "-no-pie"];
     const FIXED: [&str; 1] = ["-no-pie"];
+    // What is only read lies in the segment of code.
+    const ALL: [&str; 3] = ["-shared", "-no-pie", "-Wl,-z,noseparate-code"];
     let way = |how, within, code, data| Way {
         how,
         within,
@@ -373,7 +375,7 @@ fn what_leads_into_a_window_is_found() {
             &BOTH,
             way("a jump of a gap", "", "", "\t.text\n\t.balign 16\n\tjmp 1b"),
         ),
-        (&BOTH, way("a table of offsets", "", relative, offsets)),
+        (&ALL, way("a table of offsets", "", relative, offsets)),
         (
             &FIXED,
             way("one that is read by its address", "", by_register, offsets),
@@ -419,6 +421,46 @@ fn what_leads_into_a_window_is_found() {
                 .collect();
             let first = (way.how != "nothing").then_some(&Left::JumpedInto);
             assert_eq!(windows, [first, None], "{} {link}", way.how);
+        }
+    }
+}
+
+/// Two functions with a table of jumps each, one behind the other: the second one's, read as if it went on the first one's, leads
+/// four bytes before where it does, to the call in a window. `{code}` works with what it names.
+const TABLES: &str = "\t.text\n\t.globl _start\n\t.type _start, @function\n_start:\n\t.cfi_startproc\n\
+    \tleaq 4f(%rip), %rdx\n\tmovslq (%rdx,%rdi,4), %rax\n\taddq %rdx, %rax\n\tjmp *%rax\n9:\tret\n\
+    \t.cfi_endproc\n\t.size _start, . - _start\n\
+    \t.globl other\n\t.type other, @function\nother:\n\t.cfi_startproc\n\
+    \tleaq 5f(%rip), %rdx\n\tmovslq (%rdx,%rdi,4), %rax\n\taddq %rdx, %rax\n\tjmp *%rax\n\
+    \tmovl %ecx, %eax\n\tmovb $39, %al\n2:\tsyscall\n\tnop\n\tnop\n3:\tret\n\
+    \t.cfi_endproc\n\t.size other, . - other\n\
+    \t.globl names\n\t.type names, @function\nnames:\n\t.cfi_startproc\n{code}\
+    \tmovl %ecx, %eax\n\tmovb $39, %al\n8:\tsyscall\n\tret\n\
+    \t.cfi_endproc\n\t.size names, . - names\n\
+    \t.section .rodata\n\t.balign 4\n4:\t.long 9b - 4b\n5:\t.long 3b - 5b\n6:\t.long {last} - 5b\n\t.text\n";
+
+#[test]
+fn a_table_of_jumps_ends_where_the_next_one_begins() {
+    let place = tempfile::tempdir().unwrap();
+    let names = "\tleaq 6f(%rip), %rax\n";
+    let into = Some(&Left::JumpedInto);
+    for (code, last, left) in [
+        ("", "3b", [None, None]),
+        (names, "3b", [None, None]),
+        ("", "2b", [into, None]),
+        // An array, perhaps, that is named by a place before it, which is in the table.
+        (names, "2b", [into, None]),
+        // A part of the function that lies elsewhere.
+        ("", "8b", [None, into]),
+        (names, "8b", [None, into]),
+    ] {
+        let text = TABLES.replace("{code}", code).replace("{last}", last);
+        for link in ["-shared", "-no-pie"] {
+            let table = table(&linked(place.path(), &text, &[link]));
+            let windows: Vec<_> = (table.sites.iter())
+                .map(|site| site.window.as_ref().err())
+                .collect();
+            assert_eq!(windows, left, "{code} {last} {link}");
         }
     }
 }

@@ -12,6 +12,7 @@
 use std::collections::HashSet;
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader};
+use std::ops::Range;
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
 use debox_labels::glob;
@@ -142,7 +143,7 @@ fn is_marker(name: &str) -> bool {
 }
 
 /// Which of several names for one address is shown: the lowest.
-fn rank(kind: &str, name: &str) -> u8 {
+fn rank(kind: u8, name: &str) -> u8 {
     if is_marker(name) {
         return 3;
     }
@@ -150,7 +151,33 @@ fn rank(kind: &str, name: &str) -> u8 {
     if name.starts_with("__ia32_") {
         return 2;
     }
-    u8::from(!matches!(kind, "T" | "W"))
+    u8::from(!matches!(kind, b'T' | b'W'))
+}
+
+/// Address, kind, name and module of `address type name [module]`. (There are more than a hundred thousand
+/// lines, which somebody waits for.)
+fn line_parse(line: &[u8]) -> Option<(u64, u8, &str, Option<&str>)> {
+    let space = line.iter().position(|&c| c == b' ')?;
+    let address = line
+        .get(..space)
+        .filter(|digits| (1..=16).contains(&digits.len()))?;
+    let address = address.iter().try_fold(0, |address: u64, &digit| {
+        Some(address << 4 | u64::from((digit as char).to_digit(16)?))
+    })?;
+    let [kind, b' ', rest @ ..] = line.get(space + 1..)? else {
+        return None;
+    };
+    let rest = rest.trim_ascii_end();
+    let end = rest.iter().position(u8::is_ascii_whitespace);
+    let (name, module) = rest.split_at(end.unwrap_or(rest.len()));
+    let module = match std::str::from_utf8(module).ok()?.trim_ascii_start() {
+        "" => None,
+        module => Some(module.trim_matches(['[', ']'])),
+    };
+    let name = std::str::from_utf8(name)
+        .ok()
+        .filter(|name| !name.is_empty())?;
+    Some((address, *kind, name, module))
 }
 
 impl Functions {
@@ -200,27 +227,18 @@ impl Functions {
             if reader.read_until(b'\n', &mut line)? == 0 {
                 break;
             }
-            let Ok(text) = std::str::from_utf8(&line) else {
+            let Some((address, kind, name, module)) = line_parse(&line) else {
                 continue;
             };
-            let mut words = text.split_ascii_whitespace();
-            let (Some(address), Some(kind), Some(name)) =
-                (words.next(), words.next(), words.next())
-            else {
-                continue;
-            };
-            if !matches!(kind, "t" | "T" | "w" | "W") {
+            if !matches!(kind, b't' | b'T' | b'w' | b'W') {
                 continue;
             }
-            let Ok(address) = u64::from_str_radix(address, 16) else {
-                continue;
-            };
             if address == 0 {
                 all.hidden += 1;
                 continue;
             }
-            let module = match words.next() {
-                Some(word) => all.module(word.trim_matches(['[', ']'])),
+            let module = match module {
+                Some(name) => all.module(name),
                 None => {
                     all.core = (all.core.0.min(address), all.core.1.max(address));
                     NO_MODULE
@@ -433,6 +451,26 @@ impl Functions {
             .into_iter()
             .flatten()
         })
+    }
+
+    /// Where the kernel's own functions of these names lie, those of modules left out. (By one look at
+    /// each: who asks for more takes [`Functions::named`], which sorts them first.)
+    pub fn ranges(&self, names: &[&str]) -> Vec<Range<u64>> {
+        let of =
+            |symbol: &&Symbol| symbol.module == NO_MODULE && names.contains(&self.name(symbol));
+        let end = |symbol: &Symbol| {
+            let next = self
+                .symbols
+                .partition_point(|s| s.address <= symbol.address);
+            let next = self
+                .symbols
+                .get(next)
+                .map_or(1, |n| n.address - symbol.address);
+            symbol.address + next.min(FUNCTION_LEN_MAX)
+        };
+        (self.symbols.iter().filter(of))
+            .map(|symbol| symbol.address..end(symbol))
+            .collect()
     }
 
     /// The address of the function called `name`; the first one if several
