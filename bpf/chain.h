@@ -104,6 +104,15 @@ VERIFIED_ONCE u32 chain_intern(const struct chain_key *asked, u32 tid)
 	return id;
 }
 
+/* A root, of nobody yet. */
+static __always_inline void chain_key_root(struct chain_key *key, u32 kind, s32 nr)
+{
+	__builtin_memset(key, 0, sizeof(*key));
+	key->kind = kind;
+	key->site = DEBOX_SITE_NONE;
+	key->nr = nr;
+}
+
 /* Roots that have no name but their kind: each has one number, once it has been
  * asked for. */
 u32 chain_plain[DEBOX_CHAIN_KINDS];
@@ -117,10 +126,7 @@ static __always_inline u32 chain_plain_root(u32 kind)
 	id = chain_plain[kind];
 	if (id)
 		return id;
-	__builtin_memset(&key, 0, sizeof(key));
-	key.kind = kind;
-	key.site = DEBOX_SITE_NONE;
-	key.nr = -1;
+	chain_key_root(&key, kind, -1);
 	id = chain_intern(&key, 0);
 	chain_plain[kind] = id;
 	return id;

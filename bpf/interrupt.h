@@ -148,9 +148,7 @@ static __noinline u32 interrupt_root(struct task_struct *p)
 		if (!action && !vector)
 			return chain_plain_root(DEBOX_CHAIN_INTERRUPT);
 	}
-	__builtin_memset(&key, 0, sizeof(key));
-	key.site = DEBOX_SITE_NONE;
-	key.nr = -1;
+	chain_key_root(&key, DEBOX_CHAIN_NONE, -1);
 	if (disk) {
 		key.kind = DEBOX_CHAIN_DISK;
 		key.nr = here->disk_op;

@@ -413,10 +413,7 @@ static __noinline int woken_unknown(struct thread_state *st, u64 now)
 
 	if (!st)
 		return 0;
-	__builtin_memset(&root, 0, sizeof(root));
-	root.kind = DEBOX_CHAIN_WOKEN;
-	root.site = DEBOX_SITE_NONE;
-	root.nr = st->holder.nr < 0 ? -1 : (s32)nr_key(st->holder.nr, 0);
+	chain_key_root(&root, DEBOX_CHAIN_WOKEN, st->holder.nr < 0 ? -1 : (s32)nr_key(st->holder.nr, 0));
 	/* A watcher that sees all was told a name that may be anybody's. */
 	if (st->flags & WATCH_ACCOUNT && !(account_watcher(st)->flags & WATCHER_PRIVILEGED))
 		root.uid = st->who.uid;
@@ -433,10 +430,7 @@ static __noinline int woken_by_other(struct task_struct *self, struct thread_sta
 
 	if (!st)
 		return 0;
-	__builtin_memset(&root, 0, sizeof(root));
-	root.kind = DEBOX_CHAIN_WOKEN;
-	root.site = DEBOX_SITE_NONE;
-	root.nr = key;
+	chain_key_root(&root, DEBOX_CHAIN_WOKEN, key);
 	root.uid = chain_owner(NULL, self);
 	who_name(root.comm, self);
 	follow_ask(self->pid);
