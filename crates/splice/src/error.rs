@@ -7,6 +7,8 @@ pub enum Error {
     NotElf(String),
     #[error("it has more than {most} bytes of code")]
     TooLarge { most: usize },
+    #[error("it has tables of jumps with more than {most} entries")]
+    Tables { most: usize },
     #[error(
         "{}, where patched code is to be kept: {why}. Set XDG_CACHE_HOME to a folder that is yours, and not mounted \
          noexec",

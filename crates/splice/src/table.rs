@@ -44,11 +44,11 @@ impl Table {
     /// Reads a whole file: half a second for each 10 MB of code, or less.
     ///
     /// # Errors
-    /// When it is no ELF file for x86-64, or is too large.
+    /// When it is no ELF file for x86-64, is too large, or has more tables of jumps than could be read.
     pub fn of(file: &[u8]) -> Result<Self, Error> {
         const THREADS: [u32; 4] = [56, 57, 58, 435]; // clone, fork, vfork, clone3
         let code = Code::of(file)?;
-        let targets = Targets::of(&code);
+        let targets = Targets::of(&code)?;
         let in_place = InPlace::of(&code);
         let callers = in_place.as_ref().ok().and_then(Option::as_ref);
         let sites = sites(&code, &targets, callers);

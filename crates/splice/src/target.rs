@@ -7,12 +7,18 @@
 //! tables of jumps relative to themselves, landing pads of exceptions, symbols. A return
 //! address is none: no instruction that calls ever moves.
 
+use crate::Error;
 use crate::code::{Code, Part};
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind, Register};
 use std::ops::Range;
 
 /// Tables of jumps that are longer are not believed to go on.
 const TABLE_ENTRIES_MAX: usize = 65_536;
+/// What all tables of a file are read of together at most, one to five seconds' work: a file may be made so that
+/// each of its instructions names one. (rustc's 140 MB have two thirds of it.)
+const ENTRIES_MAX: usize = 1 << 29;
+/// So many targets are looked through for those that are the same.
+const TARGETS_MANY: usize = 1 << 22;
 
 pub(crate) struct Targets {
     /// In order, each once.
@@ -22,7 +28,9 @@ pub(crate) struct Targets {
 }
 
 impl Targets {
-    pub fn of(code: &Code<'_>) -> Self {
+    /// # Errors
+    /// When its tables of jumps are more than could be read.
+    pub fn of(code: &Code<'_>) -> Result<Self, Error> {
         let mut found = Found {
             code,
             addresses: Vec::new(),
@@ -50,7 +58,7 @@ impl Targets {
         for (table, function) in &code.landing_tables {
             found.of_landing_pads(*table, function);
         }
-        found.of_relative_tables(&begins);
+        found.of_relative_tables(&begins)?;
         found.of_tables_keep();
         let Found {
             mut addresses,
@@ -67,7 +75,7 @@ impl Targets {
         addresses.extend(code.functions.iter().map(|function| function.start));
         addresses.sort_unstable();
         addresses.dedup();
-        Self { addresses, named }
+        Ok(Self { addresses, named })
     }
 
     /// Whether one lies within, both ends left out.
@@ -190,18 +198,33 @@ impl Found<'_, '_> {
     /// thousands of tables one behind the other, and of what is read in one as if it were another's a tenth
     /// is the begin of some instruction. (Up to there also what leads elsewhere: of what is seldom run, a function
     /// has parts of their own.)
-    fn of_relative_tables(&mut self, begins: &[u64]) {
-        for (table, of) in std::mem::take(&mut self.tables) {
+    fn of_relative_tables(&mut self, begins: &[u64]) -> Result<(), Error> {
+        let mut tables = std::mem::take(&mut self.tables);
+        tables.sort_unstable_by_key(|(table, of)| (*table, of.start));
+        tables.dedup();
+        let (mut left, mut many) = (ENTRIES_MAX, TARGETS_MANY);
+        for (table, of) in tables {
             let next = begins.partition_point(|begin| *begin <= table);
-            self.of_relative_table(table, &of, begins.get(next).map_or(u64::MAX, |next| *next));
+            let next = begins.get(next).map_or(u64::MAX, |next| *next);
+            let read = self.of_relative_table(table, &of, next);
+            left = left
+                .checked_sub(read)
+                .ok_or(Error::Tables { most: ENTRIES_MAX })?;
+            if self.of_tables.len() > many {
+                self.of_tables.sort_unstable();
+                self.of_tables.dedup();
+                many = 2 * self.of_tables.len() + TARGETS_MANY;
+            }
         }
+        Ok(())
     }
 
-    /// Offsets of 32 bits, relative to the table's beginning.
-    fn of_relative_table(&mut self, table: u64, of: &Range<u64>, next: u64) {
+    /// Offsets of 32 bits, relative to the table's beginning. How many were read.
+    fn of_relative_table(&mut self, table: u64, of: &Range<u64>, next: u64) -> usize {
         let Some(bytes) = self.code.bytes_from(table) else {
-            return;
+            return 0;
         };
+        let mut read = 0;
         let places = (table..).step_by(4);
         for (at, entry) in places.zip(bytes.chunks_exact(4)).take(TABLE_ENTRIES_MAX) {
             let offset = i32::from_le_bytes(entry.try_into().unwrap_or_default());
@@ -209,10 +232,12 @@ impl Found<'_, '_> {
             if !self.code.is_executable(target) {
                 break;
             }
+            read += 1;
             if at < next || of.contains(&target) {
                 self.of_tables.push(target);
             }
         }
+        read
     }
 
     /// What is taken for a table of jumps may be other data. A jump that was compiled leads to the begin of an

@@ -465,6 +465,18 @@ fn a_table_of_jumps_ends_where_the_next_one_begins() {
     }
 }
 
+/// Each instruction of a small file names a table that goes on and on.
+#[test]
+fn a_file_of_tables_without_an_end_is_refused() {
+    const TABLES: &str = "\t.text\n\t.globl _start\n\t.type _start, @function\n_start:\n\t.set i, 0\n\t.rept 9000\n\
+        \tleaq 4f + i(%rip), %rax\n\t.set i, i + 4\n\t.endr\n\tjmp *%rax\n\t.size _start, . - _start\n\
+        4:\t.zero 298144\n";
+    let place = tempfile::tempdir().unwrap();
+    let file = linked(place.path(), TABLES, &["-no-pie"]);
+    let refused = Table::of(&std::fs::read(file).unwrap()).unwrap_err();
+    assert!(refused.to_string().contains("tables of jumps"), "{refused}");
+}
+
 /// A function, and what lies behind it.
 const GS: &str = "\t.text\n\t.globl _start\n\t.type _start, @function\n_start:\n{code}\n\tret\n\t.size _start, . - _start\n\
     {behind}\n";
