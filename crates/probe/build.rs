@@ -6,4 +6,5 @@ fn main() {
     for name in ["debox", "doctor", "floor", "trace"] {
         debox_bpf::skeleton(name);
     }
+    debox_bpf::types("debox");
 }

@@ -14,8 +14,8 @@ use std::collections::BTreeSet;
 use std::env;
 use std::path::{Path, PathBuf};
 
-/// Leaves `NAME.skel.rs`, a typed skeleton with the object in it, the object
-/// itself, `NAME.bpf.o`, and `NAME.types`, the names of the types that it knows, a line each, in OUT_DIR.
+/// Leaves `NAME.skel.rs`, a typed skeleton with the object in it, and the object
+/// itself, `NAME.bpf.o`, in OUT_DIR.
 ///
 /// # Panics
 /// As a build script fails: when clang is not there, or refuses the source.
@@ -26,14 +26,16 @@ pub fn skeleton(name: &str) {
     if let Err(error) = builder.generate(out().join(format!("{name}.skel.rs"))) {
         panic!("no skeleton can be made of {name}.bpf.o: {error:#}");
     }
-    let types = types(&out().join(format!("{name}.bpf.o")));
-    let file = out().join(format!("{name}.types"));
-    std::fs::write(&file, types).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
 }
 
-fn types(object: &Path) -> String {
+/// Leaves `NAME.types`, the names of the types that an object in OUT_DIR knows, a line each, beside it.
+///
+/// # Panics
+/// As [`skeleton`] does.
+pub fn types(name: &str) {
+    let object = out().join(format!("{name}.bpf.o"));
     let types =
-        Btf::from_path(object).unwrap_or_else(|error| panic!("{}: {error:#}", object.display()));
+        Btf::from_path(&object).unwrap_or_else(|error| panic!("{}: {error:#}", object.display()));
     let names: BTreeSet<String> = (1..types.len() as u32)
         .filter_map(|number| types.type_by_id::<BtfType<'_>>(TypeId::from(number)))
         .filter(|of| {
@@ -48,7 +50,9 @@ fn types(object: &Path) -> String {
         })
         .filter_map(|of| Some(of.name()?.to_string_lossy().into_owned() + "\n"))
         .collect();
-    names.into_iter().collect()
+    let file = out().join(format!("{name}.types"));
+    std::fs::write(&file, names.into_iter().collect::<String>())
+        .unwrap_or_else(|error| panic!("{}: {error}", file.display()));
 }
 
 /// Leaves `NAME.bpf.o` in OUT_DIR.

@@ -358,18 +358,22 @@ impl Functions {
         Some(self.last_before(address)?[0].address)
     }
 
-    fn function(&self, symbol: &Symbol) -> Function {
-        let name = self.name(symbol);
+    /// Bytes to the next function, or 1 MiB.
+    fn len_of(&self, symbol: &Symbol) -> u64 {
         let next = self
             .symbols
             .partition_point(|s| s.address <= symbol.address);
-        let len = match self.symbols.get(next) {
+        match self.symbols.get(next) {
             Some(next) => (next.address - symbol.address).min(FUNCTION_LEN_MAX),
             None => 1,
-        };
+        }
+    }
+
+    fn function(&self, symbol: &Symbol) -> Function {
+        let name = self.name(symbol);
         Function {
             address: symbol.address,
-            len,
+            len: self.len_of(symbol),
             module: match symbol.module {
                 NO_MODULE | GENERATED => None,
                 module => Some(self.modules[usize::from(module) - 1].clone()),
@@ -458,18 +462,8 @@ impl Functions {
     pub fn ranges(&self, names: &[&str]) -> Vec<Range<u64>> {
         let of =
             |symbol: &&Symbol| symbol.module == NO_MODULE && names.contains(&self.name(symbol));
-        let end = |symbol: &Symbol| {
-            let next = self
-                .symbols
-                .partition_point(|s| s.address <= symbol.address);
-            let next = self
-                .symbols
-                .get(next)
-                .map_or(1, |n| n.address - symbol.address);
-            symbol.address + next.min(FUNCTION_LEN_MAX)
-        };
         (self.symbols.iter().filter(of))
-            .map(|symbol| symbol.address..end(symbol))
+            .map(|symbol| symbol.address..symbol.address + self.len_of(symbol))
             .collect()
     }
 
